@@ -18,7 +18,7 @@ from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import draft_of, read_inside, stay_inside, write_atomically
 from drl.core.state_files import SEAL, _checksum, write_arrays
-from drl.envs.env_specs import check_trusted
+from drl.envs.env_config import check_trusted
 from drl.report.report_page import write_report
 from drl.runs import launch
 from drl.settings.experiment import Experiment

@@ -9,9 +9,8 @@ from drl.core.errors import BadInput, MissingExtra, UnusableFile
 from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict
 from drl.envs.atari import usual_frame_stack
-from drl.envs.env_config import EnvConfig, EnvLike, as_config
+from drl.envs.env_config import EnvConfig, EnvLike, as_config, check_trusted
 from drl.envs.env_names import WrapperLike
-from drl.envs.env_specs import check_trusted
 from drl.envs.env_wrappers import usual_wrappers
 from drl.envs.make_vec_env import make_vec_env
 from drl.envs.spaces import EnvKwargs

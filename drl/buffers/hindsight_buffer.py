@@ -19,13 +19,13 @@ STATE = ("first", "last", "rows_written", "running", "lost")  # arrays of a Hind
 
 
 class Goals(Protocol):
-    """What the buffer asks the environment, for encoded goals `[B, …]`; see `drl.envs.goals`."""
+    """An environment's functions of encoded goals `[B, …]`; see `drl.envs.goals`."""
 
     def reward(self, achieved: Array, desired: Array) -> Array:
-        """What reaching `achieved` is worth when `desired` was the goal."""
+        """Reward for reaching `achieved` if `desired` was the goal."""
 
     def terminated(self, achieved: Array, desired: Array) -> Array | None:
-        """Whether that ends an episode; None: keep what was stored."""
+        """Whether that ends an episode; None: keep the stored flag."""
 
 
 class HindsightBuffer(ReplayBuffer):
@@ -112,7 +112,7 @@ class HindsightBuffer(ReplayBuffer):
         self.running[env] = last + 1
 
     def _prioritize(self, new: Array, before: Array) -> None:
-        """The rows that are complete since `before` get the highest priority; a new row that is not has none."""
+        """Give the rows completed since `before` the highest priority, and new incomplete rows none."""
         if self.tree is None:
             return
         self.tree.set(new, np.zeros(len(new)))
@@ -147,7 +147,7 @@ class HindsightBuffer(ReplayBuffer):
         return self._slots(env, oldest[env] + rank - before[env])
 
     def _choose_goals(self, env: Array, place: Array, slots: Array) -> tuple[Array, Array]:
-        """Which rows get another goal [B] bool, and goals [B, …]."""
+        """Choose the rows that get another goal [B] bool, and goals [B, …]."""
         last = self.last[slots]
         replaced = (self.rng.random(len(slots)) < self.config.her_ratio) & (last >= 0)
         begins = {"future": place, "final": last, "episode": np.maximum(self.first[slots], self._oldest[env])}
@@ -156,7 +156,7 @@ class HindsightBuffer(ReplayBuffer):
         return replaced, next_obs[self.part[ACHIEVED]].copy()
 
     def _step(self, slots: Array, replaced: Array, goal: Array) -> tuple[Array, Array, Array, Array, Array]:
-        """Single steps: obs, action, reward, terminated, next_obs. Some have another goal."""
+        """Return single steps: obs, action, reward, terminated, next_obs; the `replaced` ones with another goal."""
         obs, action, reward, terminated, _, next_obs = (np.array(part) for part in self.store.read(slots))
         if replaced.any():
             goal = goal[replaced]
@@ -170,7 +170,7 @@ class HindsightBuffer(ReplayBuffer):
         return obs, action, reward, terminated, next_obs
 
     def cut(self) -> None:
-        """The running episodes end with the rows they have, as by a truncation."""
+        """End the running episodes with their last rows, as by a truncation."""
         before = self._complete
         for env in np.flatnonzero(self.rows_written > self.running).tolist():
             self._finish(env)
@@ -192,7 +192,7 @@ class HindsightBuffer(ReplayBuffer):
         return super().load_state_dict(state)
 
     def _forget(self, stored: list[StoredRows]) -> str | None:
-        """The rows stay at their places; those before `lost` are not drawn any more."""
+        """Keep the rows at their places; those before `lost` are no longer drawn."""
         counts = [len(rows.rows) for rows in stored]
         if sum(counts) == int(np.minimum(self.rows_written, self.length).sum()):
             return None

@@ -23,7 +23,7 @@ MASKS = ("action_mask", "next_action_mask")  # legal actions in `obs` and in `ne
 
 
 class DiscountConfig(Protocol):
-    """What the buffer reads from an algorithm's config."""
+    """An algorithm's config with a discount."""
 
     @property
     def gamma(self) -> float:
@@ -32,7 +32,7 @@ class DiscountConfig(Protocol):
 
 class ReplayBuffer:
     """Ready when an update is due: `gradient_steps` for every `train_every` environment steps after the warm-up.
-    Updates that lacked a whole batch are not made up for.
+    Updates due before there is a whole batch are skipped.
 
     Prioritized (Schaul et al., 2016): P(i) ∝ (|δ_i| + ε)^α, weights (size · P)^−β over the maximum of the batch. A new
     transition has the highest priority so far, so it is sampled soon.
@@ -120,7 +120,7 @@ class ReplayBuffer:
         self._miss()
 
     def _miss(self) -> None:
-        """Without a whole batch, the updates that are due are not made up for."""
+        """Skip the updates that are due without a whole batch."""
         if self.size < self.config.batch_size:
             self.missed = self._rounds - self.updates // self.config.gradient_steps
 
@@ -160,7 +160,7 @@ class ReplayBuffer:
         return ReplayBatch(*columns, **self._read_masks(slots, slots))
 
     def _read_masks(self, slots: Array, last: Array) -> dict[str, Array]:
-        """Legal actions at the first step of each row and after its last one, as far as there are masks."""
+        """Return the legal actions at the first step of each row and after its last one, if there are masks."""
         return {name: mask[last if name.startswith("next") else slots] for name, mask in self.masks.items()}
 
     def _draw(self, count: int) -> Array:
@@ -179,7 +179,7 @@ class ReplayBuffer:
         return (weight / weight.max()).astype(np.float32)
 
     def remember(self, rnn_state: Array) -> None:
-        """Recurrent agents do not learn from single transitions."""
+        """Ignore the state: recurrent agents do not learn from single transitions."""
 
     def update_priorities(self, index: Array, error: Array) -> None:
         """Set the error of each row of a batch: |δ|, or another non-negative error."""
@@ -196,7 +196,7 @@ class ReplayBuffer:
         self.begins[:] = True
 
     def _rings(self) -> list[tuple[slice, int, int | None]]:
-        """Slots that are a ring of their own, the number of rows written to it, and how many of them are stored."""
+        """Return each ring of slots, the number of rows written to it, and how many of them a checkpoint stores."""
         return [(slice(None), self.written, self.config.checkpoint_rows)]
 
     def _row_logs(self, array: Array) -> list[RowLog]:
@@ -218,7 +218,7 @@ class ReplayBuffer:
         }
 
     def _stored_slots(self) -> Array:
-        """The slots of the rows that a checkpoint stores."""
+        """Return the slots of the rows that a checkpoint stores."""
         every = np.arange(self.config.capacity)
         parts = [RowLog(every[slots], written, most) for slots, written, most in self._rings()]
         return np.concatenate([log.stored().rows for log in parts])
@@ -248,7 +248,7 @@ class ReplayBuffer:
             rows.into(array[slots])
 
     def _forget(self, stored: list[StoredRows]) -> str | None:
-        """Go on with the stored rows alone, if they are not all that there were. Returns what is missing."""
+        """Continue with the stored rows. Returns what is missing in them, if anything."""
         (rows,) = stored
         count = len(rows.rows)
         if count == self.size:
@@ -274,7 +274,7 @@ def make_replay_buffer(
     frame_stack: int = 1,
     goals: "Goals | None" = None,  # of the environment; for hindsight replay
 ) -> ReplayBuffer:
-    """For an algorithm's record."""
+    """Make the buffer of an algorithm's record."""
     if config.her != "none":
         from drl.buffers.hindsight_buffer import HindsightBuffer
 

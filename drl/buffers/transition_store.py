@@ -42,9 +42,14 @@ class NStep:
         self.pending: list[list[PendingRow]] = [[] for _ in range(num_envs)]
 
     def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> NStepRows | None:
-        """The transitions that this step completed; None if there are none."""
+        """Return the transitions that this step completed; None if there are none."""
         if self.n == 1:
-            return self._single(obs, action, step, action_mask)
+            discount, envs = np.full(len(step.reward), self.gamma, np.float32), np.arange(len(step.reward))
+            ends = (step.reward, step.terminated, discount, step.next_obs, envs)
+            rows = NStepRows(obs, action, *ends, step.next_action_mask, action_mask)
+            if step.valid.all():
+                return rows
+            return NStepRows(*(None if column is None else column[step.valid] for column in rows))  # type: ignore[arg-type]
         complete: list[tuple[object, ...]] = []
         masks: list[tuple[Array | None, Array | None]] = []  # after and before
         for env in np.flatnonzero(step.valid).tolist():
@@ -68,18 +73,8 @@ class NStep:
         both = (None if column[0] is None else np.array(column) for column in zip(*masks, strict=True))
         return NStepRows(*columns[:7], *both)  # type: ignore[call-arg]
 
-    def _single(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None) -> NStepRows:
-        """n = 1: every valid row."""
-        discount = np.full(len(step.reward), self.gamma, np.float32)
-        envs = np.arange(len(step.reward))
-        ends = (step.reward, step.terminated, discount, step.next_obs, envs)
-        rows = NStepRows(obs, action, *ends, step.next_action_mask, action_mask)
-        if step.valid.all():
-            return rows
-        return NStepRows(*(None if column is None else column[step.valid] for column in rows))  # type: ignore[arg-type]
-
     def cut(self) -> None:
-        """Transitions that wait for their n-th step are given up."""
+        """Drop the transitions that wait for their n-th step."""
         self.pending = [[] for _ in self.pending]
 
     def state_dict(self) -> StateDict:
@@ -90,33 +85,36 @@ class NStep:
 
 
 class Store(Protocol):
-    """Holds transitions by slot. `ROWS` are the names of its arrays `[capacity, …]`."""
+    """Transitions by slot. `ROWS` are the names of its arrays `[capacity, …]`."""
 
     ROWS: tuple[str, ...]
 
     def write(self, slots: Array, rows: NStepRows) -> None:
         """Put rows into slots."""
 
+    def read(self, slots: Array) -> tuple[Array, ...]:
+        """Return columns of these slots: obs, action, reward, terminated, discount, next_obs."""
+
     def alive(self, slots: Array) -> Array | None:
         """Which slots can still be read; None: all that were written."""
-
-    def read(self, slots: Array) -> tuple[Array, ...]:
-        """Columns of these slots: obs, action, reward, terminated, discount, next_obs."""
+        return None
 
     def state_dict(self, kept: Array | None) -> StateDict:
-        """What is needed beside `ROWS`, for the slots `kept`; None: for all."""
+        """State beside `ROWS`, for the slots `kept`; None: for all."""
+        return {}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go back to such a state."""
+        """Restore such a state."""
+        return None
 
 
-class PackedStore:
+class PackedStore(Store):
     """Vector observations: a transition is one row of float32, so a batch is a single gather.
 
     Integers up to 2^24 are exact in float32; actions are far smaller.
     """
 
-    ROWS: tuple[str, ...] = ("rows",)
+    ROWS = ("rows",)
 
     def __init__(self, capacity: int, batch_size: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.capacity = capacity
@@ -135,26 +133,16 @@ class PackedStore:
         for column, part in zip(self.columns, parts, strict=True):
             self.rows[slots, column] = np.reshape(part, (count, -1))
 
-    def alive(self, slots: Array) -> Array | None:
-        """None: every written slot can be read."""
-        return None
-
     def read(self, slots: Array) -> tuple[Array, ...]:
-        """obs, action, reward, terminated, discount, next_obs, as views of one buffer."""
+        """Return views of one buffer."""
         np.take(self.rows, slots, axis=0, out=self._batch, mode="clip")  # "raise" would copy through a buffer
         obs, next_obs, action, reward, terminated, discount = (self._batch[:, column] for column in self.columns)
         shape = (len(slots), *self.obs_shape)
         actions = action.reshape(len(slots), *self.action_shape).astype(self.action_dtype)
         return obs.reshape(shape), actions, reward[:, 0], terminated[:, 0], discount[:, 0], next_obs.reshape(shape)
 
-    def state_dict(self, kept: Array | None) -> StateDict:
-        return {}
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """There is nothing beside the rows."""
-
-
-class FrameStore:
+class FrameStore(Store):
     """Stacked images: every frame is stored once (uint8 stays uint8).
 
     Each environment has its own ring of frames. A transition stores the positions of its newest frame and of its
@@ -163,7 +151,7 @@ class FrameStore:
     If episodes are so short that frames are overwritten too soon, the oldest transitions are no longer `alive`.
     """
 
-    ROWS: tuple[str, ...] = ("action", "numbers", "env", "place", "next_place")
+    ROWS = ("action", "numbers", "env", "place", "next_place")
 
     def __init__(self, capacity: int, num_envs: int, stack: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.capacity: int = capacity
@@ -190,7 +178,7 @@ class FrameStore:
             self._append(env, next_obs[env].reshape(self.stack, *self.frame_shape)[-1:])
 
     def cut(self) -> None:
-        """The rows of the last steps will not be written."""
+        """Forget the steps whose rows were not written."""
         self._lag = [[] for _ in self._lag]
 
     def _append(self, env: int, frames: Array) -> None:
@@ -238,10 +226,10 @@ class FrameStore:
         self._lag = [[int(place) for place in lag] for lag in state["lag"]]
 
 
-class FieldStore:
+class FieldStore(Store):
     """Observations with several parts, unchanged: images stay uint8."""
 
-    ROWS: tuple[str, ...] = ("obs", "next_obs", "action", "numbers")
+    ROWS = ("obs", "next_obs", "action", "numbers")
 
     def __init__(self, capacity: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.obs: Array = np.zeros(capacity, obs_spec.dtype)
@@ -253,15 +241,6 @@ class FieldStore:
         self.obs[slots], self.next_obs[slots], self.action[slots] = rows.obs, rows.next_obs, rows.action
         self.numbers[slots] = np.stack([rows.reward, rows.terminated, rows.discount], axis=1)
 
-    def alive(self, slots: Array) -> Array | None:
-        return None
-
     def read(self, slots: Array) -> tuple[Array, ...]:
         numbers = (np.ascontiguousarray(column) for column in self.numbers[slots].T)
         return (self.obs[slots], self.action[slots], *numbers, self.next_obs[slots])
-
-    def state_dict(self, kept: Array | None) -> StateDict:
-        return {}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """There is nothing beside the rows."""

@@ -9,7 +9,7 @@ from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import Parser, Positional
 from drl.cli.train import SourceFlags, read_named_file, read_words
 from drl.core.specs import PlainDict
-from drl.envs.env_specs import check_trusted
+from drl.envs.env_config import check_trusted
 from drl.settings.experiment import RunConfig
 from drl.settings.foreign_settings import explain_unknown, settings_of
 from drl.settings.layering import merge_layers

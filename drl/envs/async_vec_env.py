@@ -1,6 +1,6 @@
 """One process per environment, for slow environments. The transitions are bit-identical to those of `sync`.
 
-`run_worker` is the process: it answers requests from a pipe until it is asked to close. `AsyncVecEnv` is our side.
+`run_worker` is the body of a worker process, which answers requests from a pipe; `AsyncVecEnv` is the parent's side.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
@@ -28,8 +29,8 @@ from drl.core.log import Change
 from drl.core.processes import start_child
 from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
-from drl.envs.env_attributes import call_on, check_set, get_from, replayed, set_before, set_on
-from drl.envs.episode_stats import EpisodeStats, ReplayableVecEnv, numbers_in, success_in
+from drl.envs.env_attributes import access, replayed, set_before, set_on
+from drl.envs.episode_stats import EpisodeStats, ReplayableVecEnv, results_in
 from drl.envs.faults import checked, checked_info, close_anyway, reason, warn_of_closing
 from drl.envs.spaces import GymEnv, Info, action_spec, flat_mask, mask_reader, obs_spec
 
@@ -40,14 +41,14 @@ MOST_SECONDS = 3600.0  # of one system call that waits
 
 
 class Failure(NamedTuple):
-    """An answer: the environment raised. The exception itself may not pass through a pipe."""
+    """An answer: the environment raised. The exception itself may not pickle."""
 
     reason: str
     trace: str
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """An exception as text that another process can read."""
+        """Convert an exception to text for another process."""
         return cls(reason(error), "".join(traceback.format_exception(error)))
 
 
@@ -58,7 +59,7 @@ def ignore_signals() -> None:
 
 
 class WorkerRefusal(NamedTuple):
-    """An answer: what was asked for is not possible. The environment is as it was."""
+    """An answer: the request is not possible. The environment did not change."""
 
     reason: str
 
@@ -69,24 +70,16 @@ class WorkerClosed(NamedTuple):
     reason: str | None  # why the environment could not be closed
 
 
-class WorkerSpecs(NamedTuple):
-    """The first answer of a worker."""
-
-    obs_spec: ObsSpec
-    action_spec: ActionSpec
-
-
 class WorkerStep(NamedTuple):
-    """Answer to a step. The successor is in the environment's row of `SharedRows.obs`. If the episode ended, it is in
-    `SharedRows.final_obs`, and `SharedRows.obs` has the first observation of the next episode."""
+    """The answer to a step. The successor is in the environment's row of `SharedRows.obs`, or of `final_obs` if the
+    episode ended; then `obs` has the first observation of the next episode."""
 
     reward: float
     terminated: bool
     truncated: bool
-    success: bool | None
     mask: Array | None  # of legal actions, in `SharedRows.obs`
-    final_mask: Array | None  # the same in `SharedRows.final_obs`
-    info: Mapping[str, float] | None = None  # the numbers in an episode's last info
+    final_mask: Array | None = None  # the same in `SharedRows.final_obs`
+    results: tuple[bool | None, Mapping[str, float]] = (None, {})  # success and numbers in an episode's last info
 
 
 class SharedRows(NamedTuple):
@@ -96,14 +89,14 @@ class SharedRows(NamedTuple):
     final_obs: "ctypes.Array[ctypes.c_ubyte]"
 
     def arrays(self, spec: ObsSpec, num_envs: int) -> tuple[Array, Array]:
-        """Views of the shared memory: observations, and those at the end of episodes."""
+        """Return views of the shared memory: observations, and those at the end of episodes."""
         shape = (num_envs, *spec.shape)
         obs, final_obs = (np.frombuffer(memoryview(part), spec.dtype).reshape(shape) for part in self)
         return obs, final_obs
 
 
 def run_worker(make: Callable[[], GymEnv], index: int, num_envs: int, rows: SharedRows, pipe: Connection) -> None:
-    """Body of the process. Nothing that the environment raises ends it, other than its own end."""
+    """Body of the process. No exception of the environment ends it."""
     ignore_signals()
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
         try:
@@ -112,23 +105,20 @@ def run_worker(make: Callable[[], GymEnv], index: int, num_envs: int, rows: Shar
             pipe.send(Failure.of(error))
             pipe.recv()  # until it is asked to close: a worker that ends by itself counts as dead
             return
-        pipe.send(WorkerSpecs(worker.obs_spec, worker.action_spec))
-        while True:
-            name, argument = pipe.recv()
-            if name == "close":
-                break
-            try:
-                answer = getattr(worker, name)(*argument)
-            except BadInput as error:
-                answer = WorkerRefusal(str(error)) if name == "reach" else Failure.of(error)
-            except BaseException as error:
-                answer = Failure.of(error)
-            pipe.send(answer)
+        pipe.send((worker.obs_spec, worker.action_spec))
+        answer_requests(worker, pipe)
+
+
+def answer_requests(worker: object, pipe: Connection) -> None:
+    """Call the worker's methods by name, until `close` was called."""
+    name = ""
+    while name != "close":
+        name, arguments = pipe.recv()
         try:
-            worker.env.close()
-            pipe.send(WorkerClosed(None))
+            answer = getattr(worker, name)(*arguments)
         except BaseException as error:
-            pipe.send(WorkerClosed(reason(error)))
+            answer = Failure.of(error)
+        pipe.send(answer)
 
 
 class _Worker:
@@ -141,7 +131,7 @@ class _Worker:
         self._read = mask_reader(env)
 
     def reset(self, seed: int) -> Array | None:
-        """Begin an episode; the mask of its first observation."""
+        """Begin an episode and return the mask of its first observation."""
         obs, info = self.env.reset(seed=seed)
         checked_info(info)
         self.rows[self.index] = self.obs_spec.encode_one(obs)
@@ -153,40 +143,40 @@ class _Worker:
         encoded, mask = self.obs_spec.encode_one(obs), self._mask(obs, info)
         if not (terminated or truncated):
             self.rows[self.index] = encoded
-            return WorkerStep(reward, terminated, truncated, None, mask, None)
-        self.final_rows[self.index], success, numbers = encoded, success_in(info), numbers_in(info)
+            return WorkerStep(reward, terminated, truncated, mask)
+        self.final_rows[self.index], results = encoded, results_in(info)
         final_mask = copy.copy(mask)  # the reset that follows may write into the same buffer
-        return WorkerStep(reward, terminated, truncated, success, self.reset(next_seed), final_mask, numbers)
+        return WorkerStep(reward, terminated, truncated, self.reset(next_seed), final_mask, results)
 
-    def reach(self, request: bytes) -> bytes:
-        """Get or set an attribute, or call a method. In bytes, so that what cannot be sent does not break the pipe."""
+    def access(self, request: bytes) -> bytes | WorkerRefusal:
+        """Do `env_attributes.access`. In bytes, so that a value that does not pickle does not break the pipe."""
         what, name, content, where = cloudpickle.loads(request)
-        answer: EnvValue = None
-        if what == "get":
-            answer = get_from(self.env, name, where)
-        elif what == "check_set":
-            check_set(self.env, name, content, where)
-        elif what == "set":
-            set_on(self.env, name, content, where)
-        else:
-            answer = call_on(self.env, name, content, where)
         try:
-            packed: bytes = cloudpickle.dumps(answer)
-        except Exception as error:
-            raise BadInput(f"{name!r} of {where} cannot leave its process: {reason(error)}") from error
+            answer: EnvValue = access(self.env, what, name, content, where)
+            try:
+                packed: bytes = cloudpickle.dumps(answer)
+            except Exception as error:
+                raise BadInput(f"{name!r} of {where} cannot leave its process: {reason(error)}") from error
+        except BadInput as error:
+            return WorkerRefusal(str(error))
         return packed
 
     def play_again(self, seed: int, actions: Array, changes: tuple[Change, ...]) -> None:
-        """Go back into a running episode."""
-
-        def set_value(name: str, value: object) -> None:
-            set_on(self.env, name, value, "the environment")
-
+        """Restore the environment in a running episode."""
+        set_value = partial(set_on, self.env, where="the environment")
         set_before(changes, set_value)
         obs, _ = self.env.reset(seed=seed)
         for action in replayed(actions, changes, set_value):
             obs = self.env.step(action)[0]
         self.rows[self.index] = self.obs_spec.encode_one(obs)
+
+    def close(self) -> WorkerClosed:
+        """Close the environment."""
+        try:
+            self.env.close()
+        except BaseException as error:
+            return WorkerClosed(reason(error))
+        return WorkerClosed(None)
 
     def _mask(self, obs: object, info: Info) -> Array | None:
         mask = self._read(obs, info)
@@ -239,7 +229,7 @@ class AsyncVecEnv(ReplayableVecEnv):
             theirs.close()
             self._selector.register(ours, selectors.EVENT_READ, index)
         for index, ready in enumerate(self._checked(self._answers())):
-            if ready != WorkerSpecs(self.obs_spec, self.action_spec):
+            if ready != (self.obs_spec, self.action_spec):
                 raise self._failed("its spaces differ from those of another environment of the same id", index)
 
     def reset(self) -> Array:
@@ -266,8 +256,7 @@ class AsyncVecEnv(ReplayableVecEnv):
             next_obs = obs.copy()
             next_obs[ends] = self._final_rows[ends]
             stats.check_obs(next_obs, self.obs_spec)
-            ended = [(i, moved[i]) for i in ends.tolist()]
-            episodes = [stats.finish(i, bool(terminated[i]), each.success, each.info) for i, each in ended]
+            episodes = [stats.finish(i, bool(terminated[i]), *moved[i].results) for i in ends.tolist()]
         stats.check_obs(obs, self.obs_spec)
         stats.obs, next_mask, valid = obs, None, self._always_valid
         if self.action_mask is not None:
@@ -278,7 +267,7 @@ class AsyncVecEnv(ReplayableVecEnv):
         return VecStep(reward, terminated, truncated, next_obs, obs, valid, episodes, self.action_mask, next_mask)
 
     def _ask(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
-        """One round trip; the answers of all environments. If one fails, all are closed."""
+        """Return the answers of all environments. If one fails, all are closed."""
         return self._checked(self._request(name, arguments))
 
     def _checked(self, answers: list[Any]) -> list[Any]:
@@ -293,12 +282,12 @@ class AsyncVecEnv(ReplayableVecEnv):
         if self._busy:
             raise self.stats.failed("an earlier call was interrupted; make a new environment")
         for pipe, argument in zip(self.pipes, arguments, strict=True):
-            with contextlib.suppress(OSError):  # it died: so it will not answer
+            with contextlib.suppress(OSError):  # it died, so it will not answer
                 pipe.send((name, argument))
         return self._answers()
 
     def _answers(self) -> list[Any]:
-        """One answer of every worker, within `timeout` seconds."""
+        """Return one answer of every worker; each must come within `timeout` seconds."""
         answers: list[Any] = [None] * self.num_envs
         due, deadline = set(range(self.num_envs)), time.monotonic() + self.timeout
         self._busy = True
@@ -321,74 +310,52 @@ class AsyncVecEnv(ReplayableVecEnv):
         self.processes[index].join(GRACE)  # the pipe may break shortly before the process ends
         return f"its worker process died (exit code {self.processes[index].exitcode})"
 
-    def _failed(self, why: str, index: int, trace: str | None = None) -> EnvFailed:
-        """Close everything; the error to raise."""
-        error = self.stats.failed(why, index)
-        if trace is not None:
-            error.add_note(f"In the worker process:\n{trace}")
+    def _failed(self, why: str, index: int, trace: str = "") -> EnvFailed:
+        """Close everything and return the error to raise."""
         self._end()
+        return self._blame(index, why, trace)
+
+    def _blame(self, index: int, why: str, trace: str) -> EnvFailed:
+        error = self.stats.failed(why, index)
+        if trace:
+            error.add_note(f"In the worker process:\n{trace}")
         return error
 
-    def load_state_dict(self, state: StateDict) -> str | None:
+    def _restore(self, state: StateDict) -> str | None:
         stats = self.stats
-        stats.load_state_dict(state)
-        self.action_mask = stats.action_mask
-        if stats.obs is None or stats.changes.lost or len(stats.actions) < stats.lengths.max():
-            stats.changes.set_all(self._set)
-            return stats.continued(lambda index: np.zeros(0))
-        answers = self._request(
-            "play_again",
-            [(stats.seed_of(i), stats.running_actions(i), stats.running_changes(i)) for i in range(self.num_envs)],
-        )
+        answers: list[Any] = []
+        if stats.obs is not None and not stats.changes.lost and len(stats.actions) >= stats.lengths.max():
+            episodes = range(self.num_envs)
+            answers = self._request(
+                "play_again",
+                [(stats.seed_of(i), stats.running_actions(i), stats.running_changes(i)) for i in episodes],
+            )
 
         def shown(index: int) -> Array:
-            answer = answers[index]
-            if isinstance(answer, Failure):
-                raise EnvFailed(answer.reason)
+            if isinstance(answers[index], Failure):
+                raise EnvFailed(answers[index].reason)
             return self._rows[index]
 
-        why = stats.continued(shown)
-        if why is not None:
-            stats.changes.set_all(self._set)
-        return why
+        return stats.continued(shown)
 
-    def get(self, name: str) -> list[EnvValue]:
-        return self._reach("get", name)
-
-    def set(self, name: str, value: EnvValue) -> None:
-        self._reach("check_set", name, value)
-        self.stats.changed(name, value)
-        self._set(name, value)
-
-    def _set(self, name: str, value: object) -> None:
-        self._reach("set", name, value)
-
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
-        answers = self._reach("call", name, (args, kwargs))
-        self.stats.called(name, answers, args, kwargs)
-        return answers
-
-    def _reach(self, what: str, name: str, content: object = None) -> list[EnvValue]:
-        """Ask every worker about an attribute. A refusal closes nothing."""
+    def _access(self, what: str, name: str, content: object = None) -> list[EnvValue]:
+        """Do `access` in every worker. A refusal closes nothing."""
         try:
             requests = [
-                cloudpickle.dumps((what, name, content, f"environment {index} of {self.env_id!r}"))
-                for index in range(self.num_envs)
+                (cloudpickle.dumps((what, name, content, self._where(index))),) for index in range(self.num_envs)
             ]
         except Exception as error:
             raise BadInput(f"the value for {name!r} cannot be sent to worker processes: {reason(error)}") from error
-        answers = self._request("reach", [(request,) for request in requests])
+        answers = self._request("access", requests)
         for index, answer in enumerate(answers):
             if isinstance(answer, WorkerRefusal):
                 raise BadInput(answer.reason)
             if isinstance(answer, Failure):
-                failure = self.stats.failed(answer.reason, index)
-                failure.add_note(f"In the worker process:\n{answer.trace}")
-                raise failure
+                raise self._blame(index, answer.reason, answer.trace)
         return [cloudpickle.loads(answer) for answer in answers]
 
-    def close(self) -> None:
-        complaints: list[tuple[int, str]] | None = self._end()  # None: it was closed before
+    def _close(self) -> None:
+        complaints: list[tuple[int, str]] | None = self._end()  # None: it ended before
         self._selector.close()
         for index, why in complaints or ():
             warn_of_closing(f"{self.env_id}, environment {index}", why)
@@ -396,15 +363,11 @@ class AsyncVecEnv(ReplayableVecEnv):
 
 def _end_all(pipes: list[Connection], processes: list[BaseProcess]) -> list[tuple[int, str]]:
     """Ask all workers to close, wait `GRACE` seconds in total, then kill them. Returns which did not close, and why."""
-    complaints = []
     for pipe in pipes:
         with contextlib.suppress(OSError):
             pipe.send(("close", ()))
     deadline = time.monotonic() + GRACE
-    for index, pipe in enumerate(pipes):
-        why = _last_word(pipe, deadline)
-        if why is not None:
-            complaints.append((index, why))
+    answers = [_last_answer(pipe, deadline) for pipe in pipes]
     for process in processes:
         process.join(max(deadline - time.monotonic(), 0.0))
         if process.is_alive():
@@ -413,15 +376,14 @@ def _end_all(pipes: list[Connection], processes: list[BaseProcess]) -> list[tupl
     for pipe in pipes:
         pipe.close()
     pipes.clear()
-    return complaints
+    return [(index, answer.reason) for index, answer in enumerate(answers) if answer.reason is not None]
 
 
-def _last_word(pipe: Connection, deadline: float) -> str | None:
-    """What a worker says when it closes; None if there is nothing to say."""
-    with contextlib.suppress(EOFError, OSError):  # it is dead, which its user knows
+def _last_answer(pipe: Connection, deadline: float) -> WorkerClosed:
+    with contextlib.suppress(EOFError, OSError):  # it is dead, which was reported
         while pipe.poll(max(deadline - time.monotonic(), 0.0)):
             answer = pipe.recv()  # the answer to an interrupted call may come first
             if isinstance(answer, WorkerClosed):
-                return answer.reason
-        return f"no answer within {GRACE:g} s"
-    return None
+                return answer
+        return WorkerClosed(f"no answer within {GRACE:g} s")
+    return WorkerClosed(None)

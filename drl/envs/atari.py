@@ -19,16 +19,14 @@ from drl.core.setting_rules import Rule, Rules, check_fields
 from drl.core.specs import Array
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv, GymWrapper, Info, VectorBatch
 
-NATIVE_FROM = (
-    2  # from this many environments on, ale-py's vector environment is at least as fast as our loop; see README
-)
-
+# From this many environments on, ale-py's vector environment is at least as fast as our loop; see README.
+NATIVE_FROM = 2
 SEEDS = 2**31  # ale-py's seeds and counters are 32-bit
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtariOptions:
-    """What `env_kwargs` of an ALE id may hold besides the arguments of the game itself."""
+    """Preprocessing options in the `env_kwargs` of an ALE id, beside the game's own arguments."""
 
     screen_size: int = 84  # height and width of an observation
     noop_max: int = 30  # an episode begins after 0 to this many no-op frames
@@ -58,7 +56,7 @@ def is_atari(spec: EnvSpec) -> bool:
 
 
 def usual_frame_stack(env_id: str, env_kwargs: EnvKwargs) -> int:
-    """Frames per observation where nothing else is said: 4 for a preprocessed game, as in the DQN papers.
+    """Return the default frames per observation: 4 for a preprocessed game, as in the DQN papers.
 
     >>> usual_frame_stack("ALE/Pong-v5", {}), usual_frame_stack("CartPole-v1", {})
     (4, 1)
@@ -67,7 +65,7 @@ def usual_frame_stack(env_id: str, env_kwargs: EnvKwargs) -> int:
 
 
 def whole_games(env_id: str, env_kwargs: EnvKwargs) -> EnvKwargs:
-    """`env_kwargs` for an evaluation: an episode is a whole game, as in the DQN papers, not a life."""
+    """Return `env_kwargs` for an evaluation: an episode is a whole game, as in the DQN papers, not a life."""
     lives = _is_game(env_id) and "terminal_on_life_loss" in env_kwargs
     return env_kwargs | {"terminal_on_life_loss": False} if lives else env_kwargs
 
@@ -77,7 +75,7 @@ def _is_game(env_id: str) -> bool:
 
 
 def split_kwargs(spec: EnvSpec, env_kwargs: EnvKwargs) -> tuple[AtariOptions, EnvKwargs]:
-    """Our options, and the remaining arguments for the game's constructor."""
+    """Return our options, and the remaining arguments for the game's constructor."""
     names = {field.name for field in fields(AtariOptions)}
     options = AtariOptions(**{name: value for name, value in env_kwargs.items() if name in names})
     game = {name: value for name, value in env_kwargs.items() if name not in names}
@@ -130,7 +128,7 @@ def _take_limit(spec: EnvSpec, game: EnvKwargs, skip: int) -> int | None:
 
 
 def make_atari_vector(spec: EnvSpec, num_envs: int, env_kwargs: EnvKwargs) -> GymVectorEnv:
-    """The same through ale-py's own vector environment; raise for options that it does not support."""
+    """Make ale-py's own vector environment; raise for options that it does not support."""
     options, game = split_kwargs(spec, env_kwargs)
     for name, wanted in (("preprocess", True), ("grayscale", True), ("terminal_on_life_loss", False)):
         if getattr(options, name) != wanted:

@@ -1,13 +1,13 @@
-"""Attributes and methods of environments, reached from outside: `get`, `set` and `call` of every VecEnv.
+"""Attributes and methods of environments, accessed from outside: `get`, `set` and `call` of every VecEnv.
 
-What was set is recorded with its place in each running episode, so that an episode can be played again.
+Every change is recorded with its place in each running episode, so that an episode can be replayed.
 """
 
 import base64
 import copy
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,10 +29,15 @@ def check_name(name: object) -> None:
         raise BadInput(f"{shown(name)} is not the name of an attribute; expected one such as 'level'")
 
 
-def holder(env: object, name: str, where: str) -> object:
-    """The outermost wrapper or environment that has an attribute itself, as Gymnasium's `get_wrapper_attr` finds it."""
+def _owner(env: object, name: str, where: str) -> object:
+    """Return the outermost wrapper or environment that defines an attribute, like Gymnasium's `get_wrapper_attr`."""
     check_name(name)
-    layers = list(_layers(env))
+    # Some wrappers of PettingZoo forward attributes to the next one, so `hasattr` does not find the owner.
+    layers: list[object] = []
+    while env is not None and not any(env is layer for layer in layers):
+        layers.append(env)
+        inside = getattr(env, "__dict__", {})
+        env = inside.get("env", inside.get("aec_env"))
     for layer in layers:
         if name in getattr(layer, "__dict__", {}) or hasattr(type(layer), name):
             return layer
@@ -43,43 +48,30 @@ def holder(env: object, name: str, where: str) -> object:
     raise BadInput(f"{where} has no attribute {name!r}; {near}")
 
 
-def _layers(env: object) -> Iterator[object]:
-    """An environment and those inside it, the outermost first. Some wrappers of PettingZoo forward attributes to the
-    next one, so that `hasattr` does not find out where they are."""
-    seen: set[int] = set()
-    while env is not None and id(env) not in seen:
-        seen.add(id(env))
-        yield env
-        inside = getattr(env, "__dict__", {})
-        env = inside.get("env", inside.get("aec_env"))
-
-
-def get_from(env: object, name: str, where: str) -> object:
-    """The attribute of one environment."""
-    return getattr(holder(env, name, where), name)
-
-
-def check_set(env: object, name: str, value: object, where: str) -> None:
-    """Raise unless an attribute can be set."""
-    layer = holder(env, name, where)
-    if name in STEPPED or (callable(getattr(layer, name)) and not callable(value)):
-        raise BadInput(f"{name!r} is a method of {where}, which set cannot replace; use call")
-    descriptor = getattr(type(layer), name, None)
-    if isinstance(descriptor, property) and descriptor.fset is None:
-        raise BadInput(f"{name!r} of {where} is a property that cannot be set; set the attribute that it reads")
-
-
 def set_on(env: object, name: str, value: object, where: str) -> None:
     """Set the attribute of one environment."""
-    setattr(holder(env, name, where), name, value)
+    setattr(_owner(env, name, where), name, value)
 
 
-def call_on(env: object, name: str, arguments: tuple[Sequence[EnvValue], Mapping[str, EnvValue]], where: str) -> object:
-    """Call the method of one environment."""
-    method = get_from(env, name, where)
-    if not callable(method):
-        raise BadInput(f"{name!r} of {where} is {shown(method)}, not a method; use get")
-    return method(*arguments[0], **arguments[1])
+def access(env: object, what: str, name: str, content: EnvValue, where: str) -> EnvValue:
+    """`get`, `set` or `call` an attribute of one environment, or `check_set` it: raise unless it can be set. `content`
+    is the value, or the arguments and keyword arguments of the call."""
+    owner = _owner(env, name, where)
+    attribute = getattr(owner, name)
+    if what == "get":
+        return attribute
+    if what == "call":
+        if not callable(attribute):
+            raise BadInput(f"{name!r} of {where} is {shown(attribute)}, not a method; use get")
+        return attribute(*content[0], **content[1])
+    if name in STEPPED or (callable(attribute) and not callable(content)):
+        raise BadInput(f"{name!r} is a method of {where}, which set cannot replace; use call")
+    descriptor = getattr(type(owner), name, None)
+    if isinstance(descriptor, property) and descriptor.fset is None:
+        raise BadInput(f"{name!r} of {where} is a property that cannot be set; set the attribute that it reads")
+    if what == "set":
+        setattr(owner, name, content)
+    return None
 
 
 class _Made(NamedTuple):
@@ -92,22 +84,22 @@ class _Made(NamedTuple):
 
 
 class Changes:
-    """The changes of environments, and how many there were when the running episode of each began."""
+    """Changes of environments, with their number at the start of each running episode."""
 
     def __init__(self, num_envs: int):
-        self.made: list[_Made] = []  # without those that a later one has replaced
-        self.count: int = 0  # all of them
-        self.known: list[int] = [0] * num_envs  # the count when each running episode began
+        self.made: list[_Made] = []  # without those that a later one replaced
+        self.count: int = 0  # of all changes
+        self.known: list[int] = [0] * num_envs  # `count` when each running episode began
 
     def begin(self, index: int | None = None) -> None:
-        """An episode begins in one environment, or in all."""
+        """Start an episode in one environment, or in all."""
         if index is None:
             self.known = [self.count] * len(self.known)
         else:
             self.known[index] = self.count
 
     def add(self, change: EnvChange, tick: int) -> None:
-        """Take note of a change."""
+        """Record a change."""
         first = min(self.known)  # episodes began after the changes before this one: only the last value counts
         newest = {made.change.name: made.number for made in self.made if made.number < first}
         kept = [
@@ -123,9 +115,7 @@ class Changes:
         self.count += 1
 
     def of(self, index: int, began: int) -> tuple[Change, ...]:
-        """The changes that the running episode of an environment needs, which began at the tick `began`."""
-        if not self.made:
-            return ()
+        """Return the changes for replaying the running episode of an environment, which began at the tick `began`."""
         known = self.known[index]
         return tuple(
             Change(-1 if made.number < known else made.tick - began, made.change.name, made.stored)
@@ -134,12 +124,12 @@ class Changes:
 
     @property
     def changes(self) -> list[EnvChange]:
-        """All of them, in order."""
+        """All changes, in order."""
         return [made.change for made in self.made]
 
     @property
     def lost(self) -> str | None:
-        """Why they cannot be repeated, if they cannot."""
+        """Why the changes cannot be repeated, if they cannot."""
         return lost_in(made.stored for made in self.made)
 
     def state_dict(self, tick: int) -> StateDict:
@@ -147,27 +137,27 @@ class Changes:
         return {"made": made, "count": self.count, "known": list(self.known)}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Ticks count from the state."""
+        """Restore such a state; ticks count from it."""
         self.made = [
             _Made(int(number), int(tick), EnvChange(str(name), restored(value)), value)
             for number, tick, name, value in state["made"]
         ]
         self.count, self.known = int(state["count"]), [int(count) for count in state["known"]]
 
-    def set_all(self, set_value: Callable[[str, EnvValue], None]) -> None:
-        """Set everything again that can be restored."""
+    def set_all(self, set_value: Callable[[str, EnvValue], object]) -> None:
+        """Repeat every change that can be restored."""
         for made in self.made:
             if not is_lost(made.stored):
                 set_value(made.change.name, made.change.value)
 
 
 def own_copy(value: EnvValue) -> EnvValue:
-    """A copy for one environment, as a worker process has; an object that no file can hold is shared."""
+    """Copy a value for one environment, as if sent to a worker process; an object that no file can hold is shared."""
     return value if is_lost(stored_or_lost(value)) else copy.deepcopy(value)
 
 
 def set_before(changes: Iterable[Change], set_value: Callable[[str, EnvValue], None]) -> None:
-    """Set what was set before an episode's reset."""
+    """Repeat the changes made before an episode's reset."""
     for change in changes:
         if change.after < 0:
             set_value(change.name, restored(change.value))
@@ -176,7 +166,7 @@ def set_before(changes: Iterable[Change], set_value: Callable[[str, EnvValue], N
 def replayed(
     actions: Sequence[EnvValue] | Array, changes: Sequence[Change], set_value: Callable[[str, EnvValue], None]
 ) -> Iterator[EnvValue]:
-    """The actions of an episode, whole numbers as Python's; before each of them, what was set there is set again."""
+    """Yield the actions of an episode, integers as Python's; before each of them, repeat the changes made there."""
     if isinstance(actions, np.ndarray) and actions.ndim == 1:
         actions = actions.tolist()
     during = {change.after for change in changes if change.after >= 0}
@@ -195,12 +185,12 @@ def is_lost(plain: object) -> bool:
 
 
 def lost_in(values: Iterable[EnvValue]) -> str | None:
-    """Why the first stored value that cannot be restored cannot be, if there is one."""
+    """Return why the first lost value cannot be restored, if there is one."""
     return next((str(value[1]) for value in values if is_lost(value)), None)
 
 
 def stored_or_lost(value: object) -> EnvValue:
-    """`stored`, or `[LOST, why]` for a value that no file can hold.
+    """Like `stored`, or `[LOST, why]` for a value that no file can hold.
 
     >>> stored_or_lost(object())
     ['lost', 'an object was set, which no file can hold']
@@ -213,8 +203,8 @@ def stored_or_lost(value: object) -> EnvValue:
 
 
 def stored(value: object) -> EnvValue:
-    """A value as plain data that `restored` makes equal values of: numbers, texts, arrays, and lists, tuples and dicts
-    of them. Raises TypeError for others.
+    """Encode a value as plain data for `restored`: numbers, texts, arrays, and lists, tuples and dicts of them. Raises
+    TypeError for others.
 
     >>> restored(stored({"size": (3, 4), "map": np.eye(2)}))
     {'size': (3, 4), 'map': array([[1., 0.],
@@ -247,7 +237,7 @@ def _stored(value: object) -> EnvValue:
 
 
 def restored(plain: EnvValue) -> EnvValue:
-    """The value that `stored` was given; None for one that is lost."""
+    """Decode a value that `stored` encoded; None for a lost one."""
     if not isinstance(plain, list):
         return plain
     kind, content = plain

@@ -1,4 +1,4 @@
-"""Wrappers of ours: frame stacking and signs of rewards for every vectorization, MiniGrid's cells as categories.
+"""Our wrappers: frame stacking and signs of rewards for every vectorization, MiniGrid's cells as categories.
 
 Layout of stacked frames, oldest first, newest last:
     vectors (n,)          (k·n,)
@@ -43,7 +43,7 @@ class FrameStacker:
 
 
 class VecEnvWrapper(VecEnv):
-    """A VecEnv around another one; everything but its steps is that of the inner one."""
+    """A VecEnv around another one, which does everything except steps and resets."""
 
     def __init__(self, envs: VecEnv, obs_spec: ObsSpec | None = None):
         self.envs: VecEnv = envs
@@ -160,7 +160,7 @@ DIRECTIONS = 4  # of the agent, which are its state where all of the grid is see
 
 
 def usual_wrappers(env_id: str) -> tuple[str, ...]:
-    """Wrappers where nothing else is said.
+    """Return the default wrappers of an environment.
 
     >>> usual_wrappers("MiniGrid-Empty-5x5-v0"), usual_wrappers("CartPole-v1")
     (('OneHotCells',), ())
@@ -170,7 +170,7 @@ def usual_wrappers(env_id: str) -> tuple[str, ...]:
 
 class OneHotCells(GymWrapper):
     """Give the image of a MiniGrid environment its true space: an object, a color and a state for each cell. MiniGrid
-    says that these are pixels from 0 to 255. Observations stay as they are."""
+    declares pixels from 0 to 255. Observations do not change."""
 
     def __init__(self, env: GymEnv):
         super().__init__(env)

@@ -1,13 +1,15 @@
 """Episode statistics of every VecEnv: running returns and lengths, finished episodes, counters, seeds, failures.
 
-An episode is its seed and its actions: both are known here, so an environment that repeats itself can be brought back
-into the middle of an episode.
+An episode is its seed and its actions. Both are recorded here, so a deterministic environment can be restored in the
+middle of an episode. `CountedVecEnv` is the base of our vectorizations.
 """
 
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +20,7 @@ from drl.core.log import NO_NUMBERS, Change, Episode, Played, wrong_name
 from drl.core.seeding import Seeds
 from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
-from drl.envs.env_attributes import Changes
+from drl.envs.env_attributes import Changes, access, own_copy, set_on
 from drl.envs.faults import reason
 from drl.envs.spaces import Info, check_legal, of_successors, stack_masks
 
@@ -30,7 +32,7 @@ class EpisodeSeeds:
     True
     """
 
-    BLOCK = 256  # seeds that are drawn at once
+    BLOCK = 256  # seeds drawn at once
 
     def __init__(self, root: int, stream: str, index: int):
         self.root: int = root
@@ -45,8 +47,8 @@ class EpisodeSeeds:
         return self._seeds[place]
 
 
-MOST_IDLE = 1000  # ticks whose actions may be kept although their episodes are over
-MOST_NUMBERS, MOST_KEYS = 100, 2000  # of one info: numbers that are kept, and keys that are looked at
+MOST_IDLE = 1000  # ticks whose actions are stored after their episodes ended
+MOST_NUMBERS, MOST_KEYS = 100, 2000  # of one info: numbers recorded, and keys examined
 NO_RESULTS = {"TimeLimit.truncated", "final_info", "final_obs", "final_observation", "episode", "env_id", MASK_KEY}
 
 
@@ -86,7 +88,7 @@ class EpisodeStats:
         return self.tick - self.began
 
     def begin(self) -> list[int]:
-        """Start new episodes in all environments; the seed of each."""
+        """Start new episodes in all environments and return their seeds."""
         self.returns = [0.0] * self.num_envs
         self.began[:] = self.tick
         self.actions.clear()
@@ -96,11 +98,11 @@ class EpisodeStats:
         return [self.seed_of(index) for index in range(self.num_envs)]
 
     def seed_of(self, index: int) -> int:
-        """The seed of an environment's running episode."""
+        """Return the seed of an environment's running episode."""
         return self.seeds[index](self.numbers[index])
 
     def check_action(self, action: Array) -> None:
-        """Raise unless actions fit the environments, and they have been reset."""
+        """Raise unless the environments were reset and there is one action for each."""
         if not self.begun:
             raise BadInput(f"step() of {self.env_id!r} before its first reset(); call environment.reset() once")
         if len(action) != self.num_envs:
@@ -110,12 +112,16 @@ class EpisodeStats:
             )
 
     def add(self, reward: Array, valid: Array | None = None, action: Array | None = None) -> None:
-        """Count one step. `reward` is float64 and zero where not `valid`; None: all rows are valid. `action` is kept,
-        if it is given, until the episodes it belongs to are over."""
+        """Count one step. `reward` is float64 and zero where not `valid`; None: all rows are valid. `action` is stored,
+        if it is not None, until its episodes end."""
         rewards = reward.tolist()
         # The sum of plain floats is the cheapest check. It may overflow, so each reward is checked as well.
-        if not math.isfinite(sum(rewards)):
-            self._check_each(reward)
+        if not math.isfinite(sum(rewards)) and len(bad := np.flatnonzero(~np.isfinite(reward))):
+            raise NonFinite(
+                f"environment {self.env_id!r}, environment {self.first_index + bad[0]}: reward {reward[bad[0]]} at "
+                f"step {self.lengths[bad[0]] + 1} of its episode ({self.env_steps} steps in total); rewards must be "
+                "finite"
+            )
         self.returns = [total + new for total, new in zip(self.returns, rewards, strict=True)]
         self.tick += 1
         if action is not None:
@@ -141,14 +147,13 @@ class EpisodeStats:
     def finish(
         self, index: int, terminated: bool, reported: bool | None = None, info: Mapping[str, float] | None = None
     ) -> Episode:
-        """Count a finished episode. `reported` is the environment's `is_success`; None: it reports none. `info` are the
-        numbers in its last info."""
+        """Count a finished episode. `reported` is the environment's `is_success`, `info` the numbers in its last info;
+        see `results_in`."""
         length = self.tick - int(self.began[index])
         success = judge_success(reported, self.returns[index], self.reward_threshold)
         played = None  # vectorizations that cannot repeat an episode give no actions
         if self.actions:
-            changes = self.running_changes(index) if self.changes.count else ()
-            played = Played(self.seeds[index](self.numbers[index]), self.running_actions(index), changes)
+            played = self._played(index)
         result = (self.returns[index], length, terminated, success, self.first_index + index)
         episode = Episode(*result, played, info or NO_NUMBERS)
         if self.changes.count:
@@ -162,32 +167,25 @@ class EpisodeStats:
         return episode
 
     def running(self, index: int) -> Episode:
-        """The running episode of an environment."""
+        """Return the running episode of an environment."""
         length = self.tick - int(self.began[index])
-        played = Played(self.seed_of(index), self.running_actions(index), self.running_changes(index))
-        return Episode(self.returns[index], length, False, None, self.first_index + index, played)
+        return Episode(self.returns[index], length, False, None, self.first_index + index, self._played(index))
+
+    def _played(self, index: int) -> Played:
+        return Played(self.seed_of(index), self.running_actions(index), self.running_changes(index))
 
     def running_changes(self, index: int) -> tuple[Change, ...]:
-        """What was set on an environment, before and in its running episode."""
-        return self.changes.of(index, int(self.began[index]))
-
-    def changed(self, name: str, value: object) -> None:
-        """Take note of an attribute that was set."""
-        self.changes.add(EnvChange(name, value), self.tick)
-
-    def called(self, name: str, answers: Sequence[object], *arguments: EnvValue) -> None:
-        """Take note of a call of a method: one that returns nothing is called to change something."""
-        if all(answer is None for answer in answers):
-            self.changes.add(EnvChange(name, None, arguments), self.tick)  # type: ignore[arg-type]
+        """Return the changes of an environment's attributes before and in its running episode."""
+        return self.changes.of(index, int(self.began[index])) if self.changes.count else ()
 
     def running_actions(self, index: int) -> Array:
-        """The actions of an environment's running episode, `[length, …]`."""
+        """Return the actions of an environment's running episode, `[length, …]`."""
         length = self.tick - int(self.began[index])
         return np.array([row[index] for row in self.actions[len(self.actions) - length :]])
 
     def continued(self, play_again: Callable[[int], Array]) -> str | None:
-        """Bring every environment back into its running episode with `play_again(index)`, which returns what the
-        environment shows there. Returns why that fails, if it does."""
+        """Restore every environment in its running episode with `play_again(index)`, which returns its last
+        observation. Returns why that fails, if it does."""
         if (lost := self.changes.lost) is not None:
             return f"the environments {self.env_id!r} cannot be changed again as they were: {lost}"
         if self.obs is None:
@@ -209,8 +207,8 @@ class EpisodeStats:
     def masks(
         self, masks: Sequence[object], spec: ActionSpec, successors: Container[int] | None = None
     ) -> Array | None:
-        """The environments' masks as one array, for the observations to act on or for true successors. `successors`
-        holds the indices of the environments whose episode ended; these may have no mask."""
+        """Stack the environments' masks, of the observations to act on or of true successors. `successors` are the
+        indices of the environments whose episode ended; these may have no mask."""
         try:
             if successors is not None:
                 anything = np.ones(spec.num_choices, bool)
@@ -224,7 +222,7 @@ class EpisodeStats:
         return stacked
 
     def failed(self, error: BaseException | str, index: int | None = None) -> EnvFailed:
-        """The error to raise: which environment, its index, after how many steps, and why. Ctrl-C is raised again."""
+        """Return the error to raise. Ctrl-C is raised again."""
         said = error if isinstance(error, str) else reason(error)
         index = None if index is None else self.first_index + index
         where = f"environment {self.env_id!r}" + ("" if index is None else f", environment {index}")
@@ -233,13 +231,18 @@ class EpisodeStats:
         return failure
 
     def state_dict(self) -> StateDict:
-        counters = {"seed": self.seeds[0].root, "env_steps": self.env_steps, "episodes": self.episodes}
-        obs = None if self.obs is None else self.obs.copy()
-        mask = None if self.action_mask is None else self.action_mask.copy()
-        running = {"returns": np.array(self.returns), "lengths": self.lengths, "numbers": list(self.numbers)}
-        actions = [self.running_actions(index) for index in range(self.num_envs)] if self.actions else None
-        changes = self.changes.state_dict(self.tick)
-        return counters | running | {"actions": actions, "obs": obs, "action_mask": mask, "changes": changes}
+        return {
+            "seed": self.seeds[0].root,
+            "env_steps": self.env_steps,
+            "episodes": self.episodes,
+            "returns": np.array(self.returns),
+            "lengths": self.lengths,
+            "numbers": list(self.numbers),
+            "actions": [self.running_actions(index) for index in range(self.num_envs)] if self.actions else None,
+            "obs": None if self.obs is None else self.obs.copy(),
+            "action_mask": None if self.action_mask is None else self.action_mask.copy(),
+            "changes": self.changes.state_dict(self.tick),
+        }
 
     def load_state_dict(self, state: StateDict) -> None:
         if len(state["returns"]) != self.num_envs:
@@ -255,7 +258,7 @@ class EpisodeStats:
         self.action_mask = None if state["action_mask"] is None else np.array(state["action_mask"], bool)
         self.actions = _joined(state["actions"] or [])
         self.changes.load_state_dict(state["changes"])
-        self.begun = False  # until the environments are where they were, or reset
+        self.begun = False  # until the environments are restored or reset
 
     def _check_each_obs(self, obs: Array, spec: ObsSpec) -> None:
         for key in spec.leaves:
@@ -269,20 +272,89 @@ class EpisodeStats:
                     "total); observations must be finite"
                 )
 
-    def _check_each(self, reward: Array) -> None:
-        bad = np.flatnonzero(~np.isfinite(reward))
-        if not len(bad):
-            return
-        raise NonFinite(
-            f"environment {self.env_id!r}, environment {self.first_index + bad[0]}: reward {reward[bad[0]]} at step "
-            f"{self.lengths[bad[0]] + 1} of its episode ({self.env_steps} steps in total); rewards must be finite"
-        )
 
+class CountedVecEnv(VecEnv):
+    """A VecEnv that counts episodes in `stats` and accesses the attributes of its `targets`.
 
-class ReplayableVecEnv(VecEnv):
-    """A VecEnv whose episodes are their seed and their actions, which its `stats` record."""
+    `targets` are environments, or copies of a game. The index of a target is that of its `recorded` changes.
+    """
 
     stats: EpisodeStats
+    targets: Sequence[object] = ()
+    target_name = "environment"  # in messages
+    _closed = False
+
+    @property
+    def recorded(self) -> Changes:
+        """Changes of the targets' attributes."""
+        return self.stats.changes
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self.recorded.changes
+
+    def get(self, name: str) -> list[EnvValue]:
+        return self._access("get", name)
+
+    def set(self, name: str, value: EnvValue) -> None:
+        self._access("check_set", name, value)
+        self.recorded.add(EnvChange(name, value), self.stats.tick)
+        self._access("set", name, value)
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        answers = self._access("call", name, (args, kwargs))
+        if all(answer is None for answer in answers):  # a method that returns nothing is called to change something
+            self.recorded.add(EnvChange(name, None, (args, kwargs)), self.stats.tick)
+        return answers
+
+    def _access(self, what: str, name: str, content: object = None) -> list[EnvValue]:
+        """Do `access` on every target."""
+        answers: list[EnvValue] = []
+        for index, target in enumerate(self.targets):
+            try:
+                if what == "set":
+                    self._set(index, name, own_copy(content))
+                else:
+                    answers.append(access(target, what, name, content, self._where(index)))
+            except BadInput:
+                raise
+            except BaseException as error:
+                raise self.stats.failed(error, index) from error
+        return answers
+
+    def _set(self, index: int, name: str, value: object) -> None:
+        set_on(self.targets[index], name, value, self._where(index))
+
+    def _where(self, index: int) -> str:
+        return f"{self.target_name} {self.stats.first_index + index} of {self.env_id!r}"
+
+    def state_dict(self) -> StateDict:
+        return self.stats.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> str | None:
+        self.stats.load_state_dict(state)
+        self.action_mask = self.stats.action_mask
+        why = self._restore(state)
+        if why is not None or self.stats.obs is None:  # new episodes begin, with the same changes
+            self.recorded.set_all(partial(self._access, "set"))
+        return why
+
+    @abstractmethod
+    def _restore(self, state: StateDict) -> str | None:
+        """Restore the environments in their running episodes. Returns why that fails, if it does."""
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._close()
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Close the environments; called once."""
+
+
+class ReplayableVecEnv(CountedVecEnv):
+    """A VecEnv whose episodes are their seed and their actions, which `stats` records."""
 
     def repeats(self, env_steps: int) -> bool:
         return self.stats.env_steps == env_steps
@@ -290,16 +362,9 @@ class ReplayableVecEnv(VecEnv):
     def running_episode(self, index: int) -> Episode | None:
         return self.stats.running(index)
 
-    def state_dict(self) -> StateDict:
-        return self.stats.state_dict()
-
-    @property
-    def changes(self) -> list[EnvChange]:
-        return self.stats.changes.changes
-
 
 def _joined(columns: Sequence[Array]) -> list[Array]:
-    """The running actions of all environments as rows `[N, …]`; zeros where an episode had not begun."""
+    """Join the running actions of all environments into rows `[N, …]`; zeros where an episode had not begun."""
     longest = np.asarray(max(columns, key=len, default=()))
     rows = np.zeros((len(longest), len(columns), *longest.shape[1:]), longest.dtype)
     for index, column in enumerate(columns):
@@ -327,57 +392,55 @@ def reward_threshold(env_id: str) -> float | None:
 
 
 def success_in(info: Info | None) -> bool | None:
-    """`is_success` in one environment's info; None if it is absent."""
+    """Return `is_success` of one environment's info; None if it is absent."""
     reported = (info or {}).get("is_success")
     return None if reported is None else bool(reported)
 
 
-def success_in_infos(infos: Info, index: int) -> bool | None:
-    """`is_success` in a vector environment's infos, which hold an array and a mask `_is_success`."""
-    values, mask = infos.get("is_success"), infos.get("_is_success")
-    return bool(values[index]) if values is not None and (mask is None or mask[index]) else None
-
-
 def numbers_in(info: Info | None) -> Mapping[str, float]:
-    """The numbers and flags in one environment's info, without Gymnasium's own. Those that are NaN or infinite, and
-    names that cannot be printed, are left out; whatever the info does, it raises nothing.
+    """Return the numbers and flags in one environment's info, without Gymnasium's own. Those that are NaN or infinite,
+    and names that cannot be printed, are left out. Never raises.
 
     >>> numbers_in({"coins": 3, "won": True, "TimeLimit.truncated": True, "map": [[0]], "x": float("nan")})
     {'coins': 3.0, 'won': 1.0}
     """
     if not info:
         return NO_NUMBERS
+    numbers: dict[str, float] = {}
     try:
-        return _numbers(itertools.islice(info.items(), MOST_KEYS))
+        for name, value in itertools.islice(info.items(), MOST_KEYS):
+            if not isinstance(value, (int, float, np.number, np.bool_, np.ndarray)) or np.ndim(value):
+                continue
+            if wrong_name(name) is not None or name in NO_RESULTS or str(name).startswith("_"):
+                continue
+            if isinstance(value, np.complexfloating):
+                continue
+            with contextlib.suppress(OverflowError, TypeError, ValueError):
+                if math.isfinite(number := float(value)):
+                    numbers[str(name)] = number
+            if len(numbers) == MOST_NUMBERS:
+                break
     except Exception:  # the info is the environment's
         return {}
+    return numbers
 
 
-def numbers_in_infos(infos: Info, index: int) -> dict[str, float]:
-    """The same in a vector environment's infos, which hold an array for each name and a mask `_name`."""
+def results_in(info: Info | None) -> tuple[bool | None, Mapping[str, float]]:
+    """`success_in` and `numbers_in`, for `EpisodeStats.finish`."""
+    return success_in(info), numbers_in(info)
 
-    def of_one() -> Iterator[tuple[object, object]]:
+
+def info_of(infos: Info | Array, index: int) -> Info:
+    """Return one environment's part of a vector environment's infos: an array of one dict each, or a dict with an array
+    for each name and a mask `_name`. Of a dict, only `is_success` and numbers are returned."""
+    if not isinstance(infos, dict):
+        info: Info = infos[index]
+        return info
+    info = {}
+    with contextlib.suppress(Exception):  # the infos are the environment's
         for name, values in itertools.islice(infos.items(), MOST_KEYS):
             mask = infos.get(f"_{name}")
-            if isinstance(values, np.ndarray) and values.ndim and (mask is None or mask[index]):
-                yield name, values[index]
-
-    try:
-        return _numbers(of_one())
-    except Exception:
-        return {}
-
-
-def _numbers(pairs: Iterable[tuple[object, object]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for name, value in pairs:
-        if not isinstance(value, (int, float, np.number, np.bool_, np.ndarray)) or wrong_name(name) is not None:
-            continue
-        if name in NO_RESULTS or str(name).startswith("_") or np.ndim(value) or isinstance(value, np.complexfloating):
-            continue
-        with contextlib.suppress(OverflowError, TypeError, ValueError):
-            if math.isfinite(number := float(value)):
-                found[str(name)] = number
-        if len(found) == MOST_NUMBERS:
-            break
-    return found
+            known = (isinstance(values, np.ndarray) and values.ndim) or (name == "is_success" and values is not None)
+            if known and (mask is None or mask[index]):
+                info[name] = values[index]
+    return info

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
+from gymnasium.error import DependencyNotInstalled
 from numpy.typing import ArrayLike
 
 from drl.core.errors import BadInput, DrlError, EnvFailed, Interrupted, raised_at, shown
@@ -100,6 +101,17 @@ def _from_signal(error: BaseException) -> bool:
     if isinstance(error, Interrupted):
         return True
     return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@contextlib.contextmanager
+def making(env_id: str, env_kwargs: Mapping[str, object]) -> Iterator[None]:
+    """Convert exceptions while an environment is made to `BadInput`, apart from missing packages."""
+    try:
+        yield
+    except (BadInput, ImportError, DependencyNotInstalled):
+        raise
+    except BaseException as error:
+        raise BadInput(f"cannot make {env_id!r} with env_kwargs={env_kwargs}: {reason(error)}") from error
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Environments with goals: their own reward for goals other than the one they asked for.
+"""Environments with goals: their reward for any goal.
 
 Such an environment follows Gymnasium-Robotics: a Dict observation with the keys below, and a method
 `compute_reward(achieved_goal, desired_goal, info)`. It may also have `compute_terminated` with the same arguments.
@@ -20,7 +20,7 @@ GoalFunction = Callable[[Array, Array, Info], ArrayLike]
 
 
 def goal_functions(config: EnvLike, env_kwargs: EnvKwargs | None = None) -> "GoalFunctions":
-    """Makes one environment and asks only its goal functions.
+    """Make one environment for its goal functions.
 
     >>> goals = goal_functions("drl/BitFlip-v0", {"bits": 2})
     >>> goals.reward(np.array([[0.0, 1.0], [1.0, 1.0]]), np.array([[0.0, 1.0], [0.0, 1.0]]))
@@ -39,7 +39,7 @@ def goal_functions(config: EnvLike, env_kwargs: EnvKwargs | None = None) -> "Goa
 
 
 def _lacks(env: GymEnv) -> str | None:
-    """What keeps an environment from having goals; None: nothing."""
+    """Return what an environment with goals needs and this one lacks; None: nothing."""
     spec = obs_spec(env.observation_space)
     if missing := [key for key in GOAL_KEYS if key not in spec.keys]:
         return f"a {spec.kind} observation without the key {missing[0]!r}"
@@ -79,19 +79,14 @@ class GoalFunctions:
 
     def _ask(self, name: str, *encoded: Array) -> Array:
         function: GoalFunction = self.env.get_wrapper_attr(name)
-        achieved, desired = (self._raw(goals) for goals in encoded)
+        dtype = "int8" if self.goal.kind == "multi_binary" else self.goal.box_dtype
+        shape = self.goal.box_shape
+        achieved, desired = (goals.reshape(len(goals), *shape).astype(dtype) for goals in encoded)  # as the env's own
         if name not in self._takes_batches:
             self._takes_batches[name] = _same_as_rows(function, achieved, desired)
-        return _batch(function, achieved, desired) if self._takes_batches[name] else _rows(function, achieved, desired)
-
-    def _raw(self, goals: Array) -> Array:
-        """Goals as the environment gives them."""
-        dtype = "int8" if self.goal.kind == "multi_binary" else self.goal.box_dtype
-        return goals.reshape(len(goals), *self.goal.box_shape).astype(dtype)
-
-
-def _batch(function: GoalFunction, achieved: Array, desired: Array) -> Array:
-    return np.asarray(function(achieved, desired, {}))
+        if self._takes_batches[name]:
+            return np.asarray(function(achieved, desired, {}))
+        return _rows(function, achieved, desired)
 
 
 def _rows(function: GoalFunction, achieved: Array, desired: Array) -> Array:
@@ -101,7 +96,7 @@ def _rows(function: GoalFunction, achieved: Array, desired: Array) -> Array:
 def _same_as_rows(function: GoalFunction, achieved: Array, desired: Array) -> bool:
     expected = _rows(function, achieved, desired)
     try:
-        found = _batch(function, achieved, desired)
+        batch = np.asarray(function(achieved, desired, {}))
     except Exception:  # written for one goal, it may raise anything
         return False
-    return found.shape == expected.shape and np.allclose(found, expected)
+    return batch.shape == expected.shape and np.allclose(batch, expected)

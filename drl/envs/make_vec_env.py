@@ -1,11 +1,12 @@
 """`make_vec_env`: make N environments from an id, or from a class or function of your own."""
 
+import contextlib
 import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -21,17 +22,20 @@ from drl.envs.env_config import (
     AnyVector,
     EnvConfig,
     EnvLike,
+    OwnSpec,
     as_config,
     call_maker,
+    find_spec,
     given_vector,
+    latest_version,
+    unchecked_spec,
 )
-from drl.envs.env_names import FoundWrapper, WrapperLike, find_wrapper, prepare_package_of
-from drl.envs.env_specs import OwnSpec, find_spec, latest_version, unchecked_spec
+from drl.envs.env_names import FoundWrapper, WrapperLike, find_wrapper, is_game, prepare_package_of
 from drl.envs.env_wrappers import SignRewards, StackedEnv, StackedVecEnv
-from drl.envs.faults import close_anyway, reason
+from drl.envs.faults import close_anyway, making, reason
 from drl.envs.native_vec_env import EnvPoolVecEnv, NativeVecEnv, make_pool
-from drl.envs.parallel_vec_env import ParallelVecEnv, SeveralAgents, is_game, make_game
-from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv
+from drl.envs.parallel_vec_env import ParallelVecEnv, SeveralAgents, make_game
+from drl.envs.spaces import EnvKwargs, GymEnv
 from drl.envs.sync_vec_env import SyncVecEnv
 
 NATIVE_FROM = 12  # from this many environments on, Gymnasium's native CartPole is faster than our loop; see README
@@ -44,7 +48,7 @@ EXTRAS = {"box2d": "box2d", "swig": "box2d", "mujoco": "mujoco", "ale": "atari",
 
 @dataclass(frozen=True)
 class VecEnvPlan:
-    """Everything a vectorization needs to build its environments."""
+    """The arguments with which a vectorization makes its environments."""
 
     spec: EnvSpec
     num_envs: int
@@ -58,13 +62,14 @@ class VecEnvPlan:
 
     @property
     def env_fns(self) -> list[Callable[[], GymEnv]]:
-        """A function for each environment."""
-        make = functools.partial(_make_env, self.spec, self.render_mode, self.env_kwargs, self.wrappers)
-        return [make] * self.num_envs
+        """One function for each environment."""
+        return [
+            functools.partial(_make_env, self.spec, self.env_kwargs, self.wrappers, self.render_mode)
+        ] * self.num_envs
 
     @property
     def has_native(self) -> bool:
-        """Whether the environment has a vector form of its own, which no wrapper for single environments fits."""
+        """Whether the environment has a vector form of its own; wrappers are for single environments only."""
         spec = self.spec
         return spec.vector_entry_point is not None and not spec.additional_wrappers and not self.wrappers
 
@@ -83,9 +88,9 @@ def make_vec_env(
     timeout: float = PATIENCE,  # seconds for one start, reset or step of a worker process (async)
     first_index: int = 0,  # of these environments, where they are some of many (sync)
 ) -> VecEnv:
-    """N environments, ready to reset and step: of a Gymnasium id (also `module:Id`), of a class or function of yours
-    (itself, or as `module:Class` or `file.py:Class`), or copies of one. Of a game of several agents (`pettingzoo:NAME`)
-    these are N copies, with a row for each agent; see parallel_vec_env.py.
+    """Make N environments from a Gymnasium id (also `module:Id`), from a class or function of yours (itself, or as
+    `module:Class` or `file.py:Class`), or as copies of one. A game of several agents (`pettingzoo:NAME`) gives N copies
+    with a row for each agent; see parallel_vec_env.py.
 
     >>> import numpy as np
     >>> with make_vec_env("CartPole-v1", num_envs=2, seed=1) as envs:
@@ -109,28 +114,25 @@ def make_vec_env(
     config = as_config(env, env_kwargs, wrappers, frame_stack)
     if (vector := given_vector(config.env)) is not None:
         envs = _given(vector, config, num_envs, seed, seeds_stream, vectorization)
-        return _finished(envs, config, seed)
-    # EnvPool has ids that Gymnasium does not know, so EnvPool checks the name itself.
-    spec = unchecked_spec(config.env) if vectorization == "envpool" else find_spec(config.env)
-    found = tuple(find_wrapper(name) for name in config.wrappers)
-    plan = VecEnvPlan(spec, num_envs, seed, seeds_stream, timeout, render_mode, config.env_kwargs, found, first_index)
-    try:
-        envs = _auto(plan) if vectorization == "auto" else VECTORIZATIONS[vectorization](plan)
-    except SeveralAgents:
-        envs = _parallel(plan, vectorization)
-    if atari.is_atari(spec) and atari.clips_reward(spec, plan.env_kwargs):
-        envs = SignRewards(envs)
-    return _finished(envs, config, seed)
-
-
-def _finished(envs: VecEnv, config: EnvConfig, seed: int) -> VecEnv:
+    else:
+        # EnvPool has ids that Gymnasium does not know, so EnvPool checks the name itself.
+        spec = unchecked_spec(config.env) if vectorization == "envpool" else find_spec(config.env)
+        found = tuple(find_wrapper(name) for name in config.wrappers)
+        kwargs = config.env_kwargs
+        plan = VecEnvPlan(spec, num_envs, seed, seeds_stream, timeout, render_mode, kwargs, found, first_index)
+        try:
+            envs = _auto(plan) if vectorization == "auto" else VECTORIZATIONS[vectorization](plan)
+        except SeveralAgents:
+            envs = _parallel(plan, vectorization)
+        if atari.is_atari(spec) and atari.clips_reward(spec, kwargs):
+            envs = SignRewards(envs)
     envs = envs if config.frame_stack == 1 else StackedVecEnv(envs, config.frame_stack)
     envs.seed = seed
     return envs
 
 
 def _given(vector: AnyVector, config: EnvConfig, num_envs: int, seed: int, stream: str, vectorization: str) -> VecEnv:
-    """A vector environment that was given as an object."""
+    """Use a vector environment that was passed as an object."""
     if vector.num_envs != num_envs:
         raise BadInput(f"num_envs is {num_envs}, but the vector environment has {vector.num_envs}")
     if config.env_kwargs or config.wrappers or vectorization not in ("auto", "native"):
@@ -147,50 +149,45 @@ def make_env(
     env_kwargs: EnvKwargs | None = None,
     wrappers: Iterable[WrapperLike] | None = None,
 ) -> GymEnv:
-    """One plain Gymnasium environment with the same observations, for rendering and watching."""
+    """Make one plain Gymnasium environment with the same observations, for rendering and watching."""
     return env_maker(as_config(env, env_kwargs, wrappers, frame_stack))(render_mode)
 
 
 def env_maker(config: EnvConfig) -> Callable[[str | None], GymEnv]:
-    """What makes a plain environment in a render mode. It can be sent to a process that does not know the names."""
-    found = tuple(find_wrapper(name) for name in config.wrappers)
-    return functools.partial(_make_stacked, find_spec(config.env), config.frame_stack, config.env_kwargs, found)
-
-
-def _make_stacked(
-    spec: EnvSpec,
-    frame_stack: int,
-    env_kwargs: EnvKwargs,
-    wrappers: tuple[FoundWrapper, ...],
-    render_mode: str | None,
-) -> GymEnv:
-    env = _make_env(spec, render_mode, env_kwargs, wrappers)
-    return env if frame_stack == 1 else StackedEnv(env, frame_stack)
+    """Return a function that makes a plain environment in a render mode, also in a process without the names."""
+    found = [find_wrapper(name) for name in config.wrappers]
+    if config.frame_stack > 1:
+        found.append(FoundWrapper("StackedEnv", StackedEnv, {"frames": config.frame_stack}))
+    return functools.partial(_make_env, find_spec(config.env), config.env_kwargs, found)
 
 
 def has_several_agents(config: EnvConfig) -> bool:
-    """Whether it is a game of several agents. Only what nobody registered has to be made to find out."""
+    """Whether it is a game of several agents. An environment without a registered id is made to find out."""
     spec = find_spec(config.env)
     if not isinstance(spec, OwnSpec):
         return False
     try:
-        close_anyway(_make_env(spec, None, config.env_kwargs, ()).close, spec.id)
+        close_anyway(_make_env(spec, config.env_kwargs, ()).close, spec.id)
     except SeveralAgents:
         return True
     return False
 
 
-def _make_env(
-    spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs, wrappers: tuple[FoundWrapper, ...]
-) -> GymEnv:
+@contextlib.contextmanager
+def _explained(spec: EnvSpec, env_kwargs: EnvKwargs) -> Iterator[None]:
+    """Like `making`; a missing package becomes advice on what to install."""
     try:
-        env = _make_bare(spec, render_mode, env_kwargs)
-    except BadInput:
-        raise
+        with making(spec.id, env_kwargs):
+            yield
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise _missing(spec.id, error) from error
-    except BaseException as error:
-        raise _cannot_make(spec.id, env_kwargs, error) from error
+
+
+def _make_env(
+    spec: EnvSpec, env_kwargs: EnvKwargs, wrappers: Sequence[FoundWrapper], render_mode: str | None = None
+) -> GymEnv:
+    with _explained(spec, env_kwargs):
+        env = _make_bare(spec, render_mode, env_kwargs)
     for wrapper in wrappers:
         env = wrapper(env)
     return env
@@ -224,10 +221,6 @@ def _missing(env_id: str, error: Exception) -> BadInput:
     return BadInput(f"environment {env_id!r} needs a package that is not installed: {error}")
 
 
-def _cannot_make(env_id: str, env_kwargs: EnvKwargs, error: BaseException) -> BadInput:
-    return BadInput(f"cannot make {env_id!r} with env_kwargs={env_kwargs}: {reason(error)}")
-
-
 def _sync(plan: VecEnvPlan) -> VecEnv:
     return SyncVecEnv(plan.env_fns, plan.seed, plan.spec.id, plan.stream, plan.first_index)
 
@@ -242,20 +235,12 @@ def _native(plan: VecEnvPlan) -> VecEnv:
         why = "takes no wrappers in its own vector form" if plan.wrappers else "has no vector form of its own"
         raise BadInput(f"environment {spec.id!r} {why}; use vectorization='sync' or 'async'")
     kwargs = plan.env_kwargs | ({} if plan.render_mode is None else {"render_mode": plan.render_mode})
-    try:
-        make = atari.make_atari_vector if atari.is_atari(spec) else _make_plain_vector
-        vector_env = make(spec, plan.num_envs, kwargs)
-    except BadInput:
-        raise
-    except (ImportError, gym.error.DependencyNotInstalled) as error:
-        raise _missing(spec.id, error) from error
-    except BaseException as error:
-        raise _cannot_make(spec.id, kwargs, error) from error
+    with _explained(spec, kwargs):
+        if atari.is_atari(spec):
+            vector_env = atari.make_atari_vector(spec, plan.num_envs, kwargs)
+        else:
+            vector_env = gym.make_vec(spec, plan.num_envs, vectorization_mode="vector_entry_point", **kwargs)
     return NativeVecEnv(vector_env, plan.seed, spec.id, plan.stream)
-
-
-def _make_plain_vector(spec: EnvSpec, num_envs: int, env_kwargs: EnvKwargs) -> GymVectorEnv:
-    return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **env_kwargs)
 
 
 def _envpool(plan: VecEnvPlan) -> VecEnv:
@@ -269,7 +254,7 @@ def _envpool(plan: VecEnvPlan) -> VecEnv:
 
 
 def _parallel(plan: VecEnvPlan, vectorization: str) -> VecEnv:
-    """Copies of a game of several agents; `plan.num_envs` is the number of copies."""
+    """Make `plan.num_envs` copies of a game of several agents."""
     spec = plan.spec
     assert isinstance(spec, OwnSpec)
     if vectorization not in ("auto", "sync"):
@@ -291,7 +276,7 @@ VECTORIZATIONS: dict[str, Callable[[VecEnvPlan], VecEnv]] = {
 
 
 def _auto(plan: VecEnvPlan) -> VecEnv:
-    """The fastest vectorization with the same physics; never EnvPool, whose physics differ."""
+    """Choose the fastest vectorization with the same physics; never EnvPool, whose physics differ."""
     spec = plan.spec
     native_from = atari.NATIVE_FROM if atari.is_atari(spec) else NATIVE_FROM
     if plan.has_native and plan.render_mode is None and plan.num_envs >= native_from:
@@ -305,13 +290,13 @@ def _auto(plan: VecEnvPlan) -> VecEnv:
 
 
 def _cores() -> int:
-    """Cores this process may use; all cores on macOS, which has no affinity."""
+    """Count the cores this process may use; all cores on macOS, which has no affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _step_seconds(plan: VecEnvPlan) -> float:
-    """Median time of a step, measured on one extra environment that is closed afterwards."""
-    env = replace(plan, num_envs=1).env_fns[0]()
+    """Measure the median time of a step, on one extra environment."""
+    env = plan.env_fns[0]()
     try:
         env.reset(seed=0)
         env.action_space.seed(0)

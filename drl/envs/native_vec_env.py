@@ -1,40 +1,45 @@
-"""Vector environments of others: Gymnasium's, in each autoreset mode, and EnvPool's.
+"""Gymnasium's vector environments in each autoreset mode, and EnvPool's.
 
 EnvPool (an extra) steps environments in C++ threads. It has its own physics, so results differ from Gymnasium's.
 """
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from drl.core.contracts import EnvChange, VecEnv, VecStep
+from drl.core.contracts import VecStep
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec, RawObs
 from drl.core.state_files import StateDict
-from drl.envs.env_attributes import call_on, check_name, check_set, get_from, own_copy, set_on
-from drl.envs.episode_stats import (
-    EpisodeSeeds,
-    EpisodeStats,
-    numbers_in,
-    numbers_in_infos,
-    success_in,
-    success_in_infos,
-)
+from drl.envs.env_attributes import access, check_name, own_copy
+from drl.envs.episode_stats import CountedVecEnv, EpisodeSeeds, EpisodeStats, info_of, results_in
 from drl.envs.faults import checked_info, checked_rows, close_anyway
 from drl.envs.spaces import EnvKwargs, GymSpace, GymVectorEnv, Info, action_spec, encode_fresh, masks_in_infos, obs_spec
 
-# Attributes that are the state of a vector environment beside its random stream, by the name of its class.
+
+@runtime_checkable
+class HasState(Protocol):
+    """A vector environment that reports its state, such as ours."""
+
+    def state_dict(self) -> StateDict | None:
+        """State within the running episodes; None: it cannot be stored."""
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore such a state."""
+
+
+# Attributes with the state of a vector environment, except its random stream, by the name of its class.
 STATE_OF = {"gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv": ("state", "steps", "prev_done")}
 
 
 @final
-class NativeVecEnv(VecEnv):
+class NativeVecEnv(CountedVecEnv):
     """Steps any Gymnasium `VectorEnv`.
 
     Only this class handles the autoreset modes:
@@ -56,13 +61,12 @@ class NativeVecEnv(VecEnv):
         self.stats: EpisodeStats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
         self._resetting = np.zeros(self.num_envs, bool)  # environments whose next row is a reset row (NEXT_STEP)
         self._method = _mask_method(vector_env)
-        self._closed = False
 
     def reset(self) -> Array:
         first, seeds = not self.stats.begun, self.stats.begin()
         self._resetting = np.zeros(self.num_envs, bool)
         try:
-            # One integer for all, at the start: the vector environment derives what follows.
+            # One integer for all, at the start: the vector environment derives the rest.
             batch, infos = self.vector_env.reset(seed=seeds[0]) if first else self.vector_env.reset()
             checked_info(infos)
             self.stats.obs = encode_fresh(self.obs_spec, batch, self.num_envs)
@@ -73,7 +77,7 @@ class NativeVecEnv(VecEnv):
         return self.stats.obs
 
     def _masks(self, batch: RawObs, infos: Info) -> list[object]:
-        """One mask per environment, or None for each environment."""
+        """One mask per environment; None where there is none."""
         if self._method is not None:
             masks = list(self._method())
         elif MASK_KEY in infos:
@@ -117,7 +121,7 @@ class NativeVecEnv(VecEnv):
                 obs, fresh_masks = self._reset_ended(obs, ended)
                 masks = [fresh if over else mask for mask, fresh, over in zip(masks, fresh_masks, ended, strict=False)]
             for i in np.flatnonzero(ended).tolist():
-                episodes.append(stats.finish(i, bool(terminated[i]), *_results(last_infos, i)))
+                episodes.append(stats.finish(i, bool(terminated[i]), *results_in(info_of(last_infos, i))))
         stats.check_obs(obs, self.obs_spec)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended
@@ -162,84 +166,61 @@ class NativeVecEnv(VecEnv):
         return fresh, self._masks(batch, infos)
 
     def state_dict(self) -> StateDict:
-        inside = _told_state(self.vector_env) if self.stats.begun else None
-        return self.stats.state_dict() | {"resetting": self._resetting.copy(), "inside": inside}
+        inner, inside = self.vector_env.unwrapped, None
+        if self.stats.begun and inner is self.vector_env:  # wrappers have state of their own
+            names = STATE_OF.get(_class_name(inner))
+            if names is not None:
+                inside = {name: getattr(inner, name).copy() for name in names}
+                inside["rng"] = generator_state(inner.np_random)
+            elif isinstance(inner, HasState):
+                inside = inner.state_dict()
+        return super().state_dict() | {"resetting": self._resetting.copy(), "inside": inside}
 
-    def load_state_dict(self, state: StateDict) -> str | None:
-        self.stats.load_state_dict(state)
-        self.action_mask = self.stats.action_mask
+    def _restore(self, state: StateDict) -> str | None:
         self._resetting = np.array(state["resetting"], bool)
-        self.stats.changes.set_all(self._set)
-        if (lost := self.stats.changes.lost) is not None:
+        if (lost := self.recorded.lost) is not None:
             return f"the environments {self.env_id!r} cannot be changed again as they were: {lost}"
         if self.stats.obs is None:
             return None
-        if state["inside"] is None:
+        inner, inside = self.vector_env, state["inside"]
+        if inside is None:
             return f"the vector form of {self.env_id!r} does not tell its state; --vectorization sync resumes exactly"
-        _set_state(self.vector_env, state["inside"], self.stats.seed_of(0))
+        self.recorded.set_all(partial(self._access, "set"))
+        names = STATE_OF.get(_class_name(inner))
+        if names is None:
+            assert isinstance(inner, HasState)
+            inner.load_state_dict(inside)
+        else:
+            inner.reset(seed=self.stats.seed_of(0))
+            for name in names:
+                setattr(inner, name, inside[name].copy())
+            restore_generator(inner.np_random, inside["rng"])
         self.stats.begun = True
         return None
 
-    def get(self, name: str) -> list[EnvValue]:
-        if self._singles:
-            self._check_all(name)
-            return list(self.vector_env.unwrapped.call(name))
-        return [get_from(self.vector_env, name, self._where)]
-
-    def set(self, name: str, value: EnvValue) -> None:
-        if self._singles:
-            self._check_all(name)
-        else:
-            check_set(self.vector_env, name, value, self._where)
-        self.stats.changed(name, value)
+    def _access(self, what: str, name: str, content: EnvValue = None) -> list[EnvValue]:
+        inner = self.vector_env.unwrapped
+        where = f"the vector form of {self.env_id!r} (--vectorization sync has single environments)"
+        content = own_copy(content) if what == "set" else content
         try:
-            self._set(name, own_copy(value))
-        except BaseException as error:
-            raise self.stats.failed(error) from error
-
-    def _set(self, name: str, value: object) -> None:
-        if self._singles:
-            self.vector_env.unwrapped.set_attr(name, [value] * self.num_envs)
-        else:
-            set_on(self.vector_env, name, value, self._where)
-
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
-        try:
-            if self._singles:
-                self._check_all(name)
-                answers = list(self.vector_env.unwrapped.call(name, *args, **kwargs))
-            else:
-                answers = [call_on(self.vector_env, name, (args, kwargs), self._where)]
+            if not isinstance(inner, SyncVectorEnv | AsyncVectorEnv):  # no single environments inside
+                return [access(self.vector_env, what, name, content, where)]
+            check_name(name)
+            if not all(inner.call("has_wrapper_attr", name)):
+                raise BadInput(f"the environments in {self.env_id!r} have no attribute {name!r}")
+            if what == "set":
+                inner.set_attr(name, [content] * self.num_envs)
+            if what in ("set", "check_set"):
+                return []
+            args, kwargs = content if what == "call" else ((), {})
+            return list(inner.call(name, *args, **kwargs))
         except BadInput:
             raise
         except BaseException as error:
             raise self.stats.failed(error) from error
-        self.stats.called(name, answers, args, kwargs)
-        return answers
 
-    @property
-    def changes(self) -> list[EnvChange]:
-        return self.stats.changes.changes
-
-    @property
-    def _singles(self) -> bool:
-        """Whether there are single environments inside, as in Gymnasium's SyncVectorEnv and AsyncVectorEnv."""
-        return isinstance(self.vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
-
-    def _check_all(self, name: str) -> None:
-        check_name(name)
-        inner = self.vector_env.unwrapped
-        if not all(inner.call("has_wrapper_attr", name)):
-            raise BadInput(f"the environments in {self.env_id!r} have no attribute {name!r}")
-
-    @property
-    def _where(self) -> str:
-        return f"the vector form of {self.env_id!r} (--vectorization sync has single environments)"
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            close_anyway(self.vector_env.close, self.env_id)
+    def _close(self) -> None:
+        close_anyway(self.vector_env.close, self.env_id)
 
 
 def wrap_vector_env(vector_env: GymVectorEnv, seed: int = 0, stream: str = "world") -> NativeVecEnv:
@@ -251,27 +232,6 @@ def wrap_vector_env(vector_env: GymVectorEnv, seed: int = 0, stream: str = "worl
     (3, 4)
     """
     return NativeVecEnv(vector_env, seed, stream=stream)
-
-
-def _told_state(vector_env: GymVectorEnv) -> StateDict | None:
-    """The whole state of a vector environment: what its `state_dict()` returns, as in ours; None: it is not told."""
-    inner = vector_env.unwrapped
-    names = STATE_OF.get(_class_name(inner)) if inner is vector_env else None
-    if names is not None:
-        return {name: getattr(inner, name).copy() for name in names} | {"rng": generator_state(inner.np_random)}
-    tell = getattr(inner, "state_dict", None) if inner is vector_env else None  # wrappers have state of their own
-    return None if tell is None else tell()
-
-
-def _set_state(vector_env: GymVectorEnv, state: StateDict, seed: int) -> None:
-    names = STATE_OF.get(_class_name(vector_env))
-    if names is None:
-        vector_env.load_state_dict(state)  # type: ignore[attr-defined]
-        return
-    vector_env.reset(seed=seed)
-    for name in names:
-        setattr(vector_env, name, state[name].copy())
-    restore_generator(vector_env.np_random, state["rng"])
 
 
 def _class_name(vector_env: GymVectorEnv) -> str:
@@ -312,28 +272,12 @@ def _final_mask(last_infos: Info | Array, infos: Info, index: int) -> object:
     return final_obs[index].get(MASK_KEY) if final_obs is not None and isinstance(final_obs[index], dict) else None
 
 
-def _results(infos: Info | Array, index: int) -> tuple[bool | None, Mapping[str, float]]:
-    """Whether an episode succeeded, and the numbers in its last info."""
-    if isinstance(infos, dict):
-        return success_in_infos(infos, index), numbers_in_infos(infos, index)
-    info = infos[index]  # an object array of one dict per environment
-    return success_in(info), numbers_in(info)
-
-
 class EnvPool(Protocol):
-    """What we use of an EnvPool pool."""
+    """The interface of an EnvPool pool that we use."""
 
-    @property
-    def num_envs(self) -> int:
-        """Environments in the pool."""
-
-    @property
-    def single_observation_space(self) -> GymSpace:
-        """Of one environment."""
-
-    @property
-    def single_action_space(self) -> GymSpace:
-        """Of one environment."""
+    num_envs: int
+    single_observation_space: GymSpace
+    single_action_space: GymSpace
 
     def reset(self, env_id: Array | None = None) -> tuple[RawObs, Info]: ...
     def step(self, action: Array) -> tuple[RawObs, Array, Array, Array, Info]: ...
@@ -341,14 +285,12 @@ class EnvPool(Protocol):
 
 
 @final
-class EnvPoolVecEnv(VecEnv):
+class EnvPoolVecEnv(CountedVecEnv):
     """Steps an EnvPool pool in its synchronous mode.
 
     By default EnvPool resets in the call after an episode's end. But `reset(env_id=ended)` right after the step returns
     the first observations, affects no other environment and clears the pending reset. So there are no reset rows.
     """
-
-    pool: EnvPool
 
     vectorization = "envpool"
     unreachable: str = (
@@ -360,15 +302,14 @@ class EnvPoolVecEnv(VecEnv):
         """`make(seed)` makes a pool; EnvPool takes one seed, at the start."""
         self._make = make
         self.env_id: str = env_id
-        self.pool = pool = make(EpisodeSeeds(seed, stream, 0)(0))
+        self.pool: EnvPool = make(EpisodeSeeds(seed, stream, 0)(0))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # EnvPool builds float32 boxes from float64 bounds
-            self.obs_spec: ObsSpec = obs_spec(pool.single_observation_space)
-            self.action_spec: ActionSpec = action_spec(pool.single_action_space)
-        self.num_envs: int = int(pool.num_envs)
+            self.obs_spec: ObsSpec = obs_spec(self.pool.single_observation_space)
+            self.action_spec: ActionSpec = action_spec(self.pool.single_action_space)
+        self.num_envs: int = int(self.pool.num_envs)
         self.stats: EpisodeStats = EpisodeStats(env_id, self.num_envs, seed, stream)
         self._always_valid = np.ones(self.num_envs, bool)
-        self._closed = False
 
     def reset(self) -> Array:
         self.stats.begin()  # the pool was seeded when it was made
@@ -399,30 +340,25 @@ class EnvPoolVecEnv(VecEnv):
             raise stats.failed(error) from error
         stats.add(reward)
         stats.check_obs(next_obs, self.obs_spec)
-        episodes = [
-            stats.finish(i, bool(terminated[i]), success_in_infos(infos, i), numbers_in_infos(infos, i))
-            for i in ended.tolist()
-        ]
+        episodes = [stats.finish(i, bool(terminated[i]), *results_in(info_of(infos, i))) for i in ended.tolist()]
         if episodes:
             stats.check_obs(obs, self.obs_spec)
         stats.obs = obs
         return VecStep(reward.astype(np.float32), terminated, truncated, next_obs, obs, self._always_valid, episodes)
 
-    def state_dict(self) -> StateDict:
-        return self.stats.state_dict()
-
-    def load_state_dict(self, state: StateDict) -> str | None:
-        self.stats.load_state_dict(state)
+    def _restore(self, state: StateDict) -> str | None:
         if self.stats.obs is None:
             return None
         self.pool.close()  # another seed, so that no data is repeated
         self.pool = self._make(self.stats.seeds[0](self.stats.numbers[0] + 1))
         return f"EnvPool does not tell the state of {self.env_id!r}; --vectorization sync resumes exactly"
 
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            close_anyway(self.pool.close, self.env_id)
+    def _access(self, what: str, name: str, content: object = None) -> list[EnvValue]:
+        what = what.removeprefix("check_")
+        raise BadInput(f"cannot {what} {name!r} of {self.env_id!r}: {self.unreachable}")
+
+    def _close(self) -> None:
+        close_anyway(self.pool.close, self.env_id)
 
 
 def make_pool(env_id: str, num_envs: int, env_kwargs: EnvKwargs, seed: int) -> EnvPool:
@@ -438,6 +374,6 @@ def make_pool(env_id: str, num_envs: int, env_kwargs: EnvKwargs, seed: int) -> E
             "(vectorization='sync' runs any Gymnasium id)"
         )
     try:
-        return envpool.make(env_id, env_type="gymnasium", num_envs=num_envs, seed=seed, **env_kwargs)
+        return envpool.make(env_id, env_type="gymnasium", num_envs=num_envs, seed=seed, **env_kwargs)  # type: ignore[return-value]
     except Exception as error:
         raise BadInput(f"EnvPool cannot make {env_id!r} with {env_kwargs}: {error}") from error

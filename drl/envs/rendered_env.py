@@ -1,4 +1,4 @@
-"""An environment that is drawn in a process of its own, where OpenGL may abort, hang or print what it likes."""
+"""An environment that is drawn in a separate process, where OpenGL may abort, hang or print anything."""
 
 import contextlib
 import os
@@ -17,8 +17,8 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from drl.core.errors import EnvFailed
 from drl.core.processes import start_program
 from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
-from drl.envs.async_vec_env import GRACE, MOST_SECONDS, PATIENCE, Failure, ignore_signals
-from drl.envs.env_attributes import call_on, set_on
+from drl.envs.async_vec_env import GRACE, MOST_SECONDS, PATIENCE, Failure, answer_requests, ignore_signals
+from drl.envs.env_attributes import access
 from drl.envs.env_config import EnvLike, as_config
 from drl.envs.faults import close_anyway
 from drl.envs.make_vec_env import env_maker
@@ -42,18 +42,13 @@ class DrawingSpecs(NamedTuple):
 
 @final
 class RenderedEnv(gym.Env[object, Array]):
-    """One environment in another process; `render` gives its picture. `timeout` is in seconds, for its start and every
-    reset, step and picture. Infos hold nothing but the action mask.
+    """One environment in another process; `render` returns its picture. `timeout` is in seconds, for its start and
+    every reset, step and picture. Infos contain only the action mask.
 
-    `render_mode` is None if the environment cannot be drawn. Whatever goes wrong raises `CannotDraw`.
+    `render_mode` is None if the environment cannot be drawn. Every failure raises `CannotDraw`.
     """
 
-    def __init__(
-        self,
-        env: EnvLike,
-        *,
-        timeout: float = PATIENCE,
-    ):
+    def __init__(self, env: EnvLike, *, timeout: float = PATIENCE):
         config = as_config(env)
         self.env_id: str = config.env
         self.timeout: float = min(timeout, MOST_SECONDS)
@@ -87,39 +82,39 @@ class RenderedEnv(gym.Env[object, Array]):
         self.render_mode: str | None = ready.render_mode
         self.metadata: dict[str, Any] = ready.metadata
         self._needs_open_gl = ready.mujoco and ready.render_mode is not None
-        if self._needs_open_gl:  # whether it works is known after the first picture
+        if self._needs_open_gl:  # only a picture shows whether it works
             self._ask("reset", 0)
             self._ask("render")
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[object, Info]:
-        obs, info = self._ask("reset", seed)
-        return obs, info
+        result: tuple[object, Info] = self._ask("reset", seed)
+        return result
 
     def step(self, action: Array) -> tuple[object, float, bool, bool, Info]:
-        obs, reward, terminated, truncated, info = self._ask("step", action)
-        return obs, reward, terminated, truncated, info
+        result: tuple[object, float, bool, bool, Info] = self._ask("step", action)
+        return result
 
     def render(self) -> Any:
-        """The picture of the current state."""
+        """Return the picture of the current state."""
         return self._ask("render")
 
     def set(self, name: str, value: object) -> None:
-        """Set an attribute, found as by `VecEnv.set`."""
-        self._ask("set", cloudpickle.dumps((name, value)))
+        """Set an attribute, like `VecEnv.set`."""
+        self._ask("access", cloudpickle.dumps(("set", name, value)))
 
     def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> None:
-        """Call a method, found as by `VecEnv.call`."""
-        self._ask("call", cloudpickle.dumps((name, (args, kwargs))))
+        """Call a method, like `VecEnv.call`."""
+        self._ask("access", cloudpickle.dumps(("call", name, (args, kwargs))))
 
     def close(self) -> None:
         if not self._pipe.closed:
             self.timeout = min(self.timeout, GRACE)
-            with contextlib.suppress(CannotDraw):  # the pictures are there
+            with contextlib.suppress(CannotDraw):  # all pictures are drawn
                 self._ask("close")
         self._ends.close()
 
     def _ask(self, name: str, *arguments: object) -> Any:
-        """One answer. If there is none, the process is killed."""
+        """Return one answer. If there is none, the process is killed."""
         try:
             self._pipe.send((name, arguments))
             if not self._pipe.poll(self.timeout):
@@ -144,7 +139,7 @@ class RenderedEnv(gym.Env[object, Array]):
         return ": ".join([f"its process died (exit code {self._process.poll()})", *said])
 
     def _failed(self, why: str) -> "CannotDraw":
-        """End the process; the error to raise."""
+        """End the process and return the error to raise."""
         self._ends.close()
         return CannotDraw(self.env_id, why)
 
@@ -158,7 +153,7 @@ class CannotDraw(EnvFailed):
 
 
 def open_gl_libraries() -> list[str | None]:
-    """What MuJoCo may draw with, in the order to try. None: what it chooses, which is a window system."""
+    """Return the values of MUJOCO_GL to try, in order. None: MuJoCo's own choice, a window system."""
     if chosen := os.environ.get("MUJOCO_GL"):
         return [chosen]
     screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin"
@@ -174,14 +169,8 @@ def _kill(process: "subprocess.Popen[bytes]", pipe: Connection) -> None:
 def serve(pipe: Connection) -> None:
     """Body of the process: it answers requests until it is asked to close."""
     ignore_signals()
-    artist, name = _Artist(), ""
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
-        while name != "close":
-            name, arguments = pipe.recv()
-            try:
-                pipe.send(getattr(artist, name)(*arguments))
-            except BaseException as error:
-                pipe.send(Failure.of(error))
+        answer_requests(_Artist(), pipe)
 
 
 class _Artist:
@@ -209,13 +198,9 @@ class _Artist:
         obs, reward, terminated, truncated, info = self.env.step(action)
         return obs, reward, terminated, truncated, self._mask(obs, info)
 
-    def set(self, request: bytes) -> None:
-        name, value = cloudpickle.loads(request)
-        set_on(self.env, name, value, "the environment")
-
-    def call(self, request: bytes) -> None:
-        name, arguments = cloudpickle.loads(request)
-        call_on(self.env, name, arguments, "the environment")
+    def access(self, request: bytes) -> None:
+        what, name, content = cloudpickle.loads(request)
+        access(self.env, what, name, content, "the environment")
 
     def render(self) -> object:
         return self.env.render()

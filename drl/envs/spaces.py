@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as the plain specs that are saved with an agent; action masks; aliases of Gymnasium's types.
+"""Gymnasium's spaces as specs that are saved with an agent; action masks; aliases of Gymnasium's types.
 
 A mask is in `info["action_mask"]` (Gymnasium's convention), a method `action_masks()` (SB3-contrib's), or the key
 `action_mask` of a Dict observation.
@@ -143,7 +143,7 @@ Reader = Callable[[object, Info], object]  # (observation, info) → a mask, or 
 
 
 def mask_reader(env: GymEnv) -> Reader:
-    """How to read an environment's mask. A method `action_masks` takes precedence."""
+    """Return a function that reads an environment's mask. A method `action_masks` takes precedence."""
     if env.has_wrapper_attr("action_masks"):
         method = env.get_wrapper_attr("action_masks")
         return lambda obs, info: method()
@@ -151,25 +151,25 @@ def mask_reader(env: GymEnv) -> Reader:
 
 
 def flat_mask(mask: RawObs) -> Array:
-    """One environment's mask as a vector. A mask of several entries may be a list of parts of different lengths."""
+    """Return one environment's mask as a vector. With several entries it may be a list of parts of any length."""
     parts = [np.ravel(part) for part in mask] if isinstance(mask, tuple | list) else [np.ravel(mask)]
     return np.concatenate(parts).astype(bool)
 
 
 def masks_in_infos(infos: Info, num_envs: int) -> list[object]:
-    """Masks in a vector environment's infos, one per environment; None: it has none."""
+    """Return the masks in a vector environment's infos, one per environment; None: it has none."""
     masks, given = infos.get(MASK_KEY), infos.get(f"_{MASK_KEY}", np.ones(num_envs, bool))
     return [None] * num_envs if masks is None else [m if g else None for m, g in zip(masks, given, strict=True)]
 
 
 def read_mask(obs: object, info: Info) -> object:
-    """The mask in an info or a Dict observation, of one environment or a vector of them; None: there is none."""
+    """Return the mask in an info or a Dict observation, of one environment or a vector of them; None: none there."""
     mask = info.get(MASK_KEY)
     return obs.get(MASK_KEY) if mask is None and isinstance(obs, Mapping) else mask
 
 
 def stack_masks(masks: Sequence[object], spec: ActionSpec) -> Array | None:
-    """One mask per environment as `[N, choices]` bool; None if there are none."""
+    """Stack one mask per environment to `[N, choices]` bool; None if there are none."""
     if all(mask is None for mask in masks):
         return None
     missing = [number for number, mask in enumerate(masks) if mask is None]
@@ -183,18 +183,19 @@ def stack_masks(masks: Sequence[object], spec: ActionSpec) -> Array | None:
     return flat
 
 
+def _has_legal(mask: Array, sizes: tuple[int, ...]) -> Array:
+    """Whether each entry of an action has a legal choice: [N, entries]."""
+    return np.logical_or.reduceat(mask, np.cumsum([0, *sizes[:-1]]), axis=1)
+
+
 def check_legal(mask: Array, spec: ActionSpec) -> None:
     """Raise unless every environment has a legal action, in every entry of the action."""
-    sizes = spec.sizes or (2,) * spec.entries
-    starts = np.cumsum([0, *sizes[:-1]])
-    stuck = np.flatnonzero(~np.logical_or.reduceat(mask, starts, axis=1).all(axis=1))
+    stuck = np.flatnonzero(~_has_legal(mask, spec.sizes or (2,) * spec.entries).all(axis=1))
     if len(stuck):
         raise ValueError(f"its action mask leaves environment {stuck[0]} no legal action")
 
 
 def of_successors(mask: Array, spec: ActionSpec) -> Array:
-    """Masks of true successors: where an episode ended with no legal action, all actions count as legal."""
+    """Return masks of true successors: where an episode ended with no legal action, all actions count as legal."""
     sizes = spec.sizes or (2,) * spec.entries
-    starts = np.cumsum([0, *sizes[:-1]])
-    able = np.logical_or.reduceat(mask, starts, axis=1)
-    return mask | ~np.repeat(able, sizes, axis=1)
+    return mask | ~np.repeat(_has_legal(mask, sizes), sizes, axis=1)

@@ -8,12 +8,11 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from drl.core.contracts import VecStep
-from drl.core.errors import BadInput
 from drl.core.log import Episode
-from drl.core.specs import NUMBERS, ActionSpec, Array, EnvValue, ObsSpec, RawObs
+from drl.core.specs import NUMBERS, ActionSpec, Array, ObsSpec, RawObs
 from drl.core.state_files import StateDict
-from drl.envs.env_attributes import call_on, check_set, get_from, own_copy, replayed, set_before, set_on
-from drl.envs.episode_stats import EpisodeStats, ReplayableVecEnv, numbers_in, success_in
+from drl.envs.env_attributes import replayed, set_before
+from drl.envs.episode_stats import EpisodeStats, ReplayableVecEnv, results_in
 from drl.envs.faults import checked, checked_info, close_anyway, make_all
 from drl.envs.spaces import GymEnv, Info, action_spec, collate, mask_reader, obs_spec
 
@@ -40,7 +39,7 @@ class SyncVecEnv(ReplayableVecEnv):
         stream: str = "world",
         first_index: int = 0,  # of these environments, where they are some of many
     ):
-        self.envs: list[GymEnv] = make_all(env_fns, env_id)
+        self.targets = self.envs = make_all(env_fns, env_id)
         self.num_envs: int = len(self.envs)
         first = self.envs[0]
         self.env_id: str = env_id or (first.spec.id if first.spec else type(first.unwrapped).__name__)
@@ -53,14 +52,13 @@ class SyncVecEnv(ReplayableVecEnv):
         self._inner = [inner for inner, _ in peeled]
         self._steps = [inner.step for inner in self._inner]
         self._limits = np.array([limit for _, limit in peeled])
-        self._until_clock = 0  # no time limit is reached in fewer steps than this; 0: compute it anew
+        self._until_clock = 0  # no time limit is reached in fewer steps than this; 0: recompute it
         # Whether rows can be written without encoding.
         self._is_box = self.obs_spec.kind == "box" and not self.obs_spec.channels_last
         self._batch_shape, self._dtype = (self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype
         self._raw_shape = self.obs_spec.box_shape
         self._always_valid = np.ones(self.num_envs, bool)
         self._mask_readers = [mask_reader(env) for env in self.envs]
-        self._closed = False
 
     def reset(self) -> Array:
         seeds = self.stats.begin()
@@ -136,12 +134,11 @@ class SyncVecEnv(ReplayableVecEnv):
     def _restart(
         self, next_obs: Array, ends: dict[int, bool], infos: list[Info], masks: list[object] | None
     ) -> tuple[Array, list[Episode]]:
-        """Reset the environments in `ends`; their new masks replace those of the successors in `masks`."""
+        """Reset the environments in `ends`; replace the successors' masks in `masks` by their new ones."""
         obs, episodes = next_obs.copy(), []
         for index, terminated in sorted(ends.items()):
             info = infos[index]
-            results = (success_in(info), numbers_in(info)) if info else ()
-            episodes.append(self.stats.finish(index, terminated, *results))
+            episodes.append(self.stats.finish(index, terminated, *(results_in(info) if info else ())))
             first, info = self._begin(index, self.stats.seed_of(index))
             obs[index] = first if self._is_box else self.obs_spec.encode_one(first)
             if masks is not None:
@@ -172,18 +169,12 @@ class SyncVecEnv(ReplayableVecEnv):
                     raise self.stats.failed(error, index) from error
             raise
 
-    def load_state_dict(self, state: StateDict) -> str | None:
-        self.stats.load_state_dict(state)
-        self.action_mask = self.stats.action_mask
+    def _restore(self, state: StateDict) -> str | None:
         self._until_clock = 0
-        why = self.stats.continued(self._play_again)
-        if why is not None or self.stats.obs is None:
-            for index in range(self.num_envs):
-                self.stats.changes.set_all(partial(self._set, index))
-        return why
+        return self.stats.continued(self._play_again)
 
     def _play_again(self, index: int) -> RawObs:
-        """Bring an environment back into its running episode; returns what it shows there."""
+        """Restore an environment in its running episode; return its last observation."""
         actions, changes = self.stats.running_actions(index), self.stats.running_changes(index)
         set_value = partial(self._set, index)
         set_before(changes, set_value)
@@ -192,49 +183,18 @@ class SyncVecEnv(ReplayableVecEnv):
             obs = self._steps[index](action)[0]
         return obs if self._is_box else self.obs_spec.encode_one(obs)
 
-    def get(self, name: str) -> list[EnvValue]:
-        return [get_from(env, name, self._where(index)) for index, env in enumerate(self.envs)]
-
-    def set(self, name: str, value: EnvValue) -> None:
-        for index, env in enumerate(self.envs):
-            check_set(env, name, value, self._where(index))
-        self.stats.changed(name, value)
-        for index in range(self.num_envs):
-            try:
-                self._set(index, name, own_copy(value))
-            except BaseException as error:
-                raise self.stats.failed(error, index) from error
-
     def _set(self, index: int, name: str, value: object) -> None:
-        env = self.envs[index]
-        set_on(env, name, value, self._where(index))
+        super()._set(index, name, value)
         if name == "_max_episode_steps" and self._limits[index] != NEVER:  # `step` does not ask the TimeLimit
             self._limits[index], self._until_clock = value, 0
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
-        answers = []
-        for index, env in enumerate(self.envs):
-            try:
-                answers.append(call_on(env, name, (args, kwargs), self._where(index)))
-            except BadInput:
-                raise
-            except BaseException as error:
-                raise self.stats.failed(error, index) from error
-        self.stats.called(name, answers, args, kwargs)
-        return answers
-
-    def _where(self, index: int) -> str:
-        return f"environment {self.stats.first_index + index} of {self.env_id!r}"
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            for env in self.envs:
-                close_anyway(env.close, self.env_id)
+    def _close(self) -> None:
+        for env in self.envs:
+            close_anyway(env.close, self.env_id)
 
 
 def _peel(env: GymEnv) -> tuple[GymEnv, int]:
-    """The environment below gym.make's TimeLimit and OrderEnforcing, and its time limit."""
+    """Return the environment below gym.make's TimeLimit and OrderEnforcing, and its time limit."""
     limit = NEVER
     if type(env) is TimeLimit and env.spec is not None and env.spec.max_episode_steps:
         limit, env = env.spec.max_episode_steps, env.env

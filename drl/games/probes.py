@@ -8,7 +8,8 @@
 """
 
 from collections.abc import Sequence
-from typing import Any, SupportsInt, final
+from functools import partial
+from typing import Any, SupportsInt, TypeVar, final
 
 import gymnasium as gym
 import numpy as np
@@ -19,12 +20,34 @@ from gymnasium.vector.utils import batch_space
 
 from drl.core.errors import BadInput
 from drl.core.specs import MASK_KEY, AnyArray, Array
-from drl.games.random_streams import Info
+from drl.games.env_forms import Info, Step
 
-Step = tuple[Array, float, bool, bool, Info]
+ProbeObs = TypeVar("ProbeObs")
+ProbeAction = TypeVar("ProbeAction")
 
 
-class TwoStepEnv(gym.Env[Array, np.int64]):
+class _Probe(gym.Env[ProbeObs, ProbeAction]):
+    """An environment with a start state, `_begin`. The default spaces: one number in [0, 1], and two actions."""
+
+    def __init__(
+        self,
+        render_mode: str | None = None,
+        observation_space: gym.Space[ProbeObs] | None = None,
+        action_space: gym.Space[ProbeAction] | None = None,
+    ):
+        self.render_mode: str | None = render_mode
+        self.observation_space: Any = observation_space or spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space: Any = action_space or spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[ProbeObs, Info]:
+        super().reset(seed=seed)
+        return self._begin()
+
+    def _begin(self) -> tuple[ProbeObs, Info]:
+        raise NotImplementedError
+
+
+class TwoStepEnv(_Probe[Array, np.int64]):
     """obs 0 → obs 1 → end with reward 1, whatever the action.
 
     Terminated: V(1) = 1 and V(0) = γ. Truncated, the value continues past the end: the successor shows obs 1, so
@@ -32,14 +55,11 @@ class TwoStepEnv(gym.Env[Array, np.int64]):
     """
 
     def __init__(self, truncate: bool = False, render_mode: str | None = None):
+        super().__init__(render_mode)
         self.truncate: bool = truncate
-        self.render_mode: str | None = render_mode
-        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
         self._step = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
+    def _begin(self) -> tuple[Array, Info]:
         self._step = 0
         return np.zeros(1, np.float32), {}
 
@@ -49,36 +69,30 @@ class TwoStepEnv(gym.Env[Array, np.int64]):
         return np.ones(1, np.float32), float(ends), ends and not self.truncate, ends and self.truncate, {}
 
 
-class OneStepEnv(gym.Env[Array, np.int64]):
+class OneStepEnv(_Probe[Array, np.int64]):
     """One observation, one step, one reward. Terminated: V = reward. Truncated: V = reward / (1 − γ)."""
 
     def __init__(self, reward: float = 1.0, truncate: bool = False, render_mode: str | None = None):
+        super().__init__(render_mode)
         self.reward: float = reward
         self.truncate: bool = truncate
-        self.render_mode: str | None = render_mode
-        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
+    def _begin(self) -> tuple[Array, Info]:
         return np.zeros(1, np.float32), {}
 
     def step(self, action: object) -> Step:
         return np.zeros(1, np.float32), self.reward, not self.truncate, self.truncate, {}
 
 
-class MatchEnv(gym.Env[np.int64, np.int64]):
+class MatchEnv(_Probe[np.int64, np.int64]):
     """One step: reward 1 if the action equals the observation, else −1. Best return 1; a blind policy gets 2/n − 1."""
 
     def __init__(self, choices: int = 2, render_mode: str | None = None):
-        self.render_mode: str | None = render_mode
+        super().__init__(render_mode, spaces.Discrete(choices), spaces.Discrete(choices))
         self._choices = choices
-        self.observation_space: spaces.Discrete[np.int64] = spaces.Discrete(choices)
-        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(choices)
         self._wanted = np.int64(0)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[np.int64, Info]:
-        super().reset(seed=seed)
+    def _begin(self) -> tuple[np.int64, Info]:
         self._wanted = self.np_random.integers(self._choices)
         return self._wanted, {}
 
@@ -86,20 +100,18 @@ class MatchEnv(gym.Env[np.int64, np.int64]):
         return self._wanted, 1.0 if int(action) == self._wanted else -1.0, True, False, {}
 
 
-class TargetEnv(gym.Env[Array, Array]):
+class TargetEnv(_Probe[Array, Array]):
     """One step: the observation is a target in [−1, 1], the reward −Σ(action / 2 − target)². Best return 0.
 
     Actions range over [−2, 2], so a policy that is not rescaled misses the optimum.
     """
 
     def __init__(self, size: int = 1, render_mode: str | None = None):
-        self.render_mode = render_mode
-        self.observation_space: spaces.Box = spaces.Box(-1.0, 1.0, (size,), np.float32)
-        self.action_space: spaces.Box = spaces.Box(-2.0, 2.0, (size,), np.float32)
+        box = partial(spaces.Box, shape=(size,), dtype=np.float32)
+        super().__init__(render_mode, box(-1.0, 1.0), box(-2.0, 2.0))
         self._target = np.zeros(size, np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
+    def _begin(self) -> tuple[Array, Info]:
         self._target = self.np_random.uniform(-1.0, 1.0, self._target.shape).astype(np.float32)
         return self._target, {}
 
@@ -112,19 +124,16 @@ LEGAL_MOVES, LENGTH = 4, 5
 
 
 @final
-class LegalMovesEnv(gym.Env[Array, np.int64]):
+class LegalMovesEnv(_Probe[Array, np.int64]):
     """Each step allows a random choice of four actions, at least one, and pays the action's number over 3. An illegal
     action raises. The mask is in the info, Gymnasium's convention; the observation is always 1."""
 
     def __init__(self, render_mode: str | None = None):
-        self.render_mode = render_mode
-        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(LEGAL_MOVES)
+        super().__init__(render_mode, action_space=spaces.Discrete(LEGAL_MOVES))
         self.legal: Array = np.ones(LEGAL_MOVES, bool)
         self.steps: int = 0
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
+    def _begin(self) -> tuple[Array, Info]:
         self.steps = 0
         return self._observed()
 
@@ -146,26 +155,22 @@ GoalObs = dict[str, Array]  # observation, achieved_goal, desired_goal
 
 
 @final
-class BitFlipEnv(gym.Env[GoalObs, np.int64]):
+class BitFlipEnv(_Probe[GoalObs, np.int64]):
     """Action i flips bit i. Each step costs 1; the one that reaches the goal costs nothing and terminates. Episodes are
     truncated after as many steps as there are bits, enough for any goal: the best return is 1 minus the number of bits
     that differ at the start. At random, an agent hardly ever reaches a goal of 15 bits."""
 
-    goal: Array
-    state: Array
-
     def __init__(self, bits: int = 15, render_mode: str | None = None):
         check_bits(bits)
-        self.bits: int = bits
-        self.render_mode: str | None = render_mode
         names = ("achieved_goal", "desired_goal", "observation")
-        self.observation_space: spaces.Dict = spaces.Dict({name: spaces.MultiBinary(bits) for name in names})
-        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(bits)
-        self.state = self.goal = np.zeros(bits, bool)
+        goal_space = spaces.Dict({name: spaces.MultiBinary(bits) for name in names})
+        super().__init__(render_mode, goal_space, spaces.Discrete(bits))
+        self.bits: int = bits
+        self.state: Array = np.zeros(bits, bool)
+        self.goal: Array = self.state
         self.steps: int = 0
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[GoalObs, Info]:
-        super().reset(seed=seed)
+    def _begin(self) -> tuple[GoalObs, Info]:
         self.state, self.goal = start_and_goal(self.np_random.random(draws_per_episode(self.bits)))
         self.steps = 0
         return self._observe(), {}
@@ -229,7 +234,7 @@ def _observation_space() -> spaces.Box:
     return spaces.Box(-1.0, np.inf, (3,), np.float32)
 
 
-class CountingEnv(gym.Env[Array, np.int64]):
+class CountingEnv(_Probe[Array, np.int64]):
     """A single counting environment. It reuses its observation array on purpose.
 
     Observation: (episode index, step in the episode, last action). Reward: 100·episode + step after the move.
@@ -241,15 +246,12 @@ class CountingEnv(gym.Env[Array, np.int64]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own convention)
 
     def __init__(self, render_mode: str | None = None) -> None:
-        self.render_mode = render_mode
-        self.observation_space: spaces.Box = _observation_space()
-        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(COUNTING_ACTIONS)
+        super().__init__(render_mode, _observation_space(), spaces.Discrete(COUNTING_ACTIONS))
         self._obs = np.zeros(3, np.float32)
         self._episode = -1
         self._length = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
+    def _begin(self) -> tuple[Array, Info]:
         self._episode += 1
         self._obs[:] = (self._episode, 0, -1)
         return self._obs, {}
@@ -303,9 +305,8 @@ class CountingVectorEnv(VectorEnv[Array, Array, Array]):
         return self._observe(), {}
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
-        phantom = (
-            self._ended.copy()
-        )  # environments that only reset in this step; all False in the other autoreset modes
+        # Environments that only reset in this step; all False in the other autoreset modes.
+        phantom = self._ended.copy()
         if self.mode is AutoresetMode.DISABLED:
             assert not phantom.any(), "an environment that has ended was stepped without a reset"
         first = (self._step == 0) & ~phantom
@@ -330,18 +331,15 @@ class CountingVectorEnv(VectorEnv[Array, Array, Array]):
         return self._observe(), reward, terminated, truncated, infos
 
 
-class _CueEnv(gym.Env[Array, np.int64]):
+class _CueEnv(_Probe[Array, np.int64]):
     """The first observation shows a cue, −1 or 1; later ones hide it. Entries: cue or 0, whether to answer now."""
 
-    def __init__(self, length: int, render_mode: str | None = None):
+    def __init__(self, length: int = 4, render_mode: str | None = None):
+        super().__init__(render_mode, spaces.Box(-1.0, 1.0, (2,), np.float32))
         self.length: int = length
-        self.render_mode: str | None = render_mode
-        self.observation_space: spaces.Box = spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
         self._cue, self._step = 0, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
+    def _begin(self) -> tuple[Array, Info]:
         self._cue, self._step = 2 * int(self.np_random.integers(2)) - 1, 0
         return np.array([self._cue, 0], np.float32), {}
 
@@ -354,9 +352,6 @@ class RecallEnv(_CueEnv):
 
     Best return 1; an agent without rnn_state gets 0 on average.
     """
-
-    def __init__(self, length: int = 4, render_mode: str | None = None):
-        super().__init__(length, render_mode)
 
     def step(self, action: SupportsInt) -> Step:
         self._step += 1

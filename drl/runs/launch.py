@@ -17,9 +17,8 @@ from drl.core.named_objects import name_of
 from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict, PlainValue
 from drl.core.state_files import StateDict
-from drl.envs.env_config import AnyEnv, as_config
+from drl.envs.env_config import AnyEnv, as_config, check_trusted
 from drl.envs.env_names import WrapperLike, wrapper_names
-from drl.envs.env_specs import check_trusted
 from drl.runs import stages
 from drl.runs.building import AnyTrainer, build_seed_batch, check_budget, in_one_program, open_trainer
 from drl.runs.extras import NOTHING, Extras, MakeTrackers, OnLog, Stage

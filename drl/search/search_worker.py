@@ -23,8 +23,8 @@ from drl.core.errors import BadInput, EnvFailed
 from drl.core.log import Log
 from drl.core.network_parts import import_plugins
 from drl.core.specs import PlainDict
+from drl.envs.env_config import find_spec
 from drl.envs.env_names import find_wrapper
-from drl.envs.env_specs import find_spec
 from drl.runs import stages
 from drl.runs.building import build_trainer, start_engine
 from drl.runs.job_pool import POLL_SECONDS, JobPool, Slot, Transport

@@ -9,9 +9,8 @@ from drl.core.errors import BadInput, shown
 from drl.core.network_parts import import_plugins
 from drl.core.setting_rules import check_size
 from drl.core.specs import PlainDict
-from drl.envs.env_config import AnyEnv, as_config, given_vector
+from drl.envs.env_config import AnyEnv, as_config, check_trusted, given_vector
 from drl.envs.env_names import WrapperLike
-from drl.envs.env_specs import check_trusted
 from drl.envs.spaces import EnvKwargs
 from drl.settings.experiment import Experiment, RunConfig, read_yaml
 from drl.settings.presets import load_preset, one_budget, one_schedule

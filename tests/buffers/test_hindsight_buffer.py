@@ -229,7 +229,7 @@ def test_the_fused_form_keeps_the_same_rules(strategy, n_step, prioritized, ends
         if count in (20, 71, 85, 100):
             _, batch, _ = draw(buffer, jax.random.uniform(jax.random.PRNGKey(count), (4, 400)))
             masks = (batch.action_mask, batch.next_action_mask)
-            columns = (batch.obs, batch.action, batch.reward, batch.continues, batch.next_obs, *masks)
+            columns = (batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, *masks)
             for row in zip(*(np.asarray(column) for column in columns), strict=True):
                 _, sources, over = check_row(play, row, strategy, 30, n_step, ends)
                 found.append((bool(sources), over))

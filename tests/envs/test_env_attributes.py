@@ -17,7 +17,7 @@ from drl.core.state_files import read_state, write_state
 from drl.envs.async_vec_env import AsyncVecEnv
 from drl.envs.env_attributes import restored, stored, stored_or_lost
 from drl.envs.env_wrappers import StackedVecEnv
-from drl.envs.episode_stats import MOST_NUMBERS, numbers_in, numbers_in_infos
+from drl.envs.episode_stats import MOST_NUMBERS, info_of, numbers_in
 from drl.envs.make_vec_env import make_vec_env
 from drl.envs.native_vec_env import EnvPoolVecEnv, NativeVecEnv
 from drl.envs.sync_vec_env import SyncVecEnv
@@ -325,8 +325,8 @@ def test_only_numbers_count():
 
 def test_masked_values_of_a_vector_environment_are_missing():
     infos = {"coins": np.array([1.0, 2.0]), "_coins": np.array([True, False]), "won": np.array([0, 1]), "all": 3}
-    assert numbers_in_infos(infos, 0) == {"coins": 1.0, "won": 0.0}
-    assert numbers_in_infos(infos, 1) == {"won": 1.0}
+    assert numbers_in(info_of(infos, 0)) == {"coins": 1.0, "won": 0.0}
+    assert numbers_in(info_of(infos, 1)) == {"won": 1.0}
 
 
 def test_values_are_stored_as_they_are():

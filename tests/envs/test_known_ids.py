@@ -8,8 +8,8 @@ import gymnasium as gym
 import pytest
 
 from drl.core.errors import BadInput, MissingExtra
+from drl.envs.env_config import check_trusted, find_spec
 from drl.envs.env_names import FAMILIES
-from drl.envs.env_specs import check_trusted, find_spec
 
 
 @pytest.mark.parametrize("family", FAMILIES[1:], ids=lambda family: family.package)
@@ -32,7 +32,7 @@ print(*own, "|", *(set(gym.registry) - own))
 
 
 def test_an_id_imports_its_package():
-    code = "from drl.envs.env_specs import find_spec; print(find_spec('MiniGrid-Empty-5x5').id)"
+    code = "from drl.envs.env_config import find_spec; print(find_spec('MiniGrid-Empty-5x5').id)"
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert run.stdout.strip() == "MiniGrid-Empty-5x5-v0"
 

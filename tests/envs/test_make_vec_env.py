@@ -10,7 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from drl.core.errors import BadInput, MissingExtra
 from drl.envs import make_vec_env as making
-from drl.envs.env_specs import find_spec
+from drl.envs.env_config import find_spec
 from drl.envs.make_vec_env import NATIVE_FROM, make_env, make_vec_env
 from drl.envs.native_vec_env import wrap_vector_env
 from drl.games.probes import CountingVectorEnv

@@ -9,9 +9,10 @@ from pettingzoo import AECEnv
 from roster_game import ACTS, ENDS, Masked, Roster
 
 from drl.core.errors import BadInput, EnvFailed, MissingExtra
-from drl.envs.env_specs import check_trusted
+from drl.envs.env_config import check_trusted
+from drl.envs.env_names import game_module
 from drl.envs.make_vec_env import make_env, make_vec_env
-from drl.envs.parallel_vec_env import SeveralAgents, game_module
+from drl.envs.parallel_vec_env import SeveralAgents
 
 
 def play(envs, steps, seed=0):

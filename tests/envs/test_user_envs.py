@@ -9,9 +9,8 @@ import pytest
 
 from drl.core.errors import BadInput
 from drl.core.named_objects import name_of
-from drl.envs.env_config import EnvConfig, as_config, given_vector, without_vector
+from drl.envs.env_config import EnvConfig, as_config, check_trusted, given_vector, without_vector
 from drl.envs.env_names import find_object, split_wrapper
-from drl.envs.env_specs import check_trusted
 from drl.envs.make_vec_env import make_env, make_vec_env
 
 FILE = '''

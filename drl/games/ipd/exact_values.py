@@ -63,8 +63,7 @@ def pool_value(policy: ArrayLike, opponents: Opponents, rules: Rules | None = No
 
 
 def best_response(opponent: Pool | OnePlayer, rules: Rules | None = None) -> BestResponse:
-    """The best reply to one known memory-1 opponent: by policy iteration, or backward from the last fixed round.
-
+    """Find the best reply to one known memory-1 opponent, by policy iteration or backward from the last fixed round.
     Ties go to cooperation.
 
     >>> reply = best_response("tit_for_tat")
@@ -95,8 +94,7 @@ def best_response(opponent: Pool | OnePlayer, rules: Rules | None = None) -> Bes
 def upper_bound(opponents: Opponents, rules: Rules | None = None) -> float:
     """Value of the best play by a player that knows the opponent: an upper bound for all players."""
     pool = as_pool(opponents)
-    values = [best_response(row[None], rules).value for row in pool.table]
-    return float(pool.weights @ values)
+    return float(pool.weights @ [best_response(row[None], rules).value for row in pool.table])
 
 
 def best_memory_one_reply(opponents: Opponents, rules: Rules | None = None) -> tuple[Array, float]:
@@ -181,7 +179,7 @@ def _value_and_gradient(policy: Array, pool: Pool, rules: Rules) -> tuple[Array,
 
 
 def _ascend(policy: Array, pool: Pool, rules: Rules) -> tuple[Array, Array]:
-    """Projected gradient ascent from every row at once; each row has its own step length, which grows with success."""
+    """Projected gradient ascent from every row at once. Each row has its own step length, which grows with success."""
     value, gradient = _value_and_gradient(policy, pool, rules)
     step = 0.1 / (np.abs(gradient).max(axis=1, keepdims=True) + 1e-12)
     for _ in range(ITERATIONS):
@@ -234,7 +232,7 @@ class Bred:
 
 
 def breed_pool(breeding: Breeding | None = None, rules: Rules | None = None) -> Bred:
-    """Let a grid of memory-1 strategies compete and keep the survivors.
+    """Let a grid of memory-1 strategies compete, and return the survivors.
 
     >>> bred = breed_pool(Breeding(levels=(0, 1), generations=200))
     >>> bred.shares.shape, len(bred.pool) < 32

@@ -1,24 +1,18 @@
 """The iterated Prisoner's Dilemma as a Gymnasium environment: single, and N games in one NumPy program; pictures."""
 
-import operator
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
-import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 
-from drl.core.errors import BadInput
 from drl.core.specs import Array
 from drl.core.state_files import StateDict
 from drl.games.canvas import AMBER, GREEN, GREY, GROOVE, NIGHT, PANEL, RED, WHITE, Canvas
+from drl.games.env_forms import RENDER_MODES, Info, SingleForm, Step, UniformStreams, VectorForm, VectorStep, masked
 from drl.games.ipd.ipd_rules import ONE_HOT, OTHER_SIDE, OUTCOMES, STATES, Rules, outcome_of
 from drl.games.ipd.opponents import AxelrodOpponent, Opponents, Pool, as_pool
-from drl.games.random_streams import Info, UniformStreams, masked, streams_for
 
-RENDER_MODES = ("ansi", "rgb_array")
+MOVES = "0 (defect) or 1 (cooperate)"
 SPARE = 64  # rounds written after the histories before these move back to the front
 STRIP = 40  # rounds of the text strip: the last ones
 COLUMNS = 32  # rounds of the picture: the last ones
@@ -26,10 +20,10 @@ WIDTH, HEIGHT = 640, 288  # multiples of 16, for video encoders
 MOVE_COLORS = {"C": GREEN, "D": RED}
 
 
-class IteratedPrisonersDilemmaEnv(gym.Env[Array, np.int64]):
+class IteratedPrisonersDilemmaEnv(SingleForm):
     """One episode is one game against one opponent, drawn from a pool. Each step is a round: 0 defect, 1 cooperate.
 
-    Observation: the last `history` rounds, oldest first, one-hot over empty, CC, CD, DC, DD. A game takes one uniform
+    Observation: the last `history` rounds, oldest first, one-hot over empty, CC, CD, DC, DD. A game uses one uniform
     draw for the opponent (and one more to seed a player of the axelrod package), then one per round for the opponent's
     move, and one per round to end the game if it ends by chance.
 
@@ -53,20 +47,15 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Array, np.int64]):
         history: int = 20,  # rounds in an observation
         render_mode: str | None = None,
     ):
-        if render_mode not in (None, *RENDER_MODES):
-            raise BadInput(f"render_mode = {render_mode!r}; expected one of {', '.join(RENDER_MODES)} or None")
         self.rules: Rules = Rules(payoffs, survival, rounds, history)
         self.pool: Pool = as_pool(opponents, weights)
-        self.render_mode = render_mode
-        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
-        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
-        self._cooperation = self.pool.probs[
-            :, OTHER_SIDE
-        ].tolist()  # of an opponent in each state, from the agent's side
+        super().__init__((history, len(ONE_HOT)), 2, render_mode)
+        # Chance that an opponent cooperates in each state, from the agent's side.
+        self._cooperation = self.pool.probs[:, OTHER_SIDE].tolist()
         self._scripted: dict[int, AxelrodOpponent] = {}  # players of the axelrod package, created on first use
         self._states = np.zeros(history, np.int64)
-        self._opponent, self._state, self._round, self._over = 0, 0, 0, True
-        self._played: list[int] = []  # outcomes of this game, kept only for rendering
+        self._opponent, self._state, self._round = 0, 0, 0
+        self._played: list[int] = []  # outcomes of this game, only for rendering
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
@@ -81,9 +70,9 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Array, np.int64]):
         self._played.clear()
         return ONE_HOT[self._states], {"opponent": self.pool.names[self._opponent]}
 
-    def step(self, action: SupportsIndex) -> tuple[Array, float, bool, bool, Info]:
+    def step(self, action: SupportsIndex) -> Step:
         rules = self.rules
-        move = self._checked(action)
+        move = self._checked(action, f"no move; expected {MOVES}")
         other = int(self.np_random.random() < self._cooperation[self._opponent][self._state])
         if self.pool.strategies[self._opponent] is not None:
             other = self._scripted[self._opponent].move()
@@ -101,39 +90,21 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Array, np.int64]):
         info: Info = {"opponent": self.pool.names[self._opponent], "outcome": OUTCOMES[outcome]}
         return ONE_HOT[self._states], rules.payoffs[outcome], terminated, truncated, info
 
-    def render(self) -> str | Array:
-        """The game so far as a line of text (`ansi`) or a picture (`rgb_array`)."""
-        if self.render_mode is None:
-            raise BadInput(f"this environment was made without a render_mode; pass one of {', '.join(RENDER_MODES)}")
-        show = describe if self.render_mode == "ansi" else draw_game
-        return show(self.rules, self.pool.names[self._opponent], self._played)
+    def _describe(self) -> str:
+        return describe(self.rules, self.pool.names[self._opponent], self._played)
 
-    def _checked(self, action: SupportsIndex) -> int:
-        if self._over:
-            raise BadInput("step() without a running game; call reset() first")
-        try:
-            move = operator.index(action)
-        except TypeError:
-            move = -1
-        if move not in (0, 1):
-            raise BadInput(f"action {action!r} is no move; expected 0 (defect) or 1 (cooperate)")
-        return move
+    def _draw(self) -> Array:
+        return draw_game(self.rules, self.pool.names[self._opponent], self._played)
 
 
-class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Array, Array, Array]):
-    """N games at once. A game restarts in the step that ends it (SAME_STEP).
-
-    Environment i equals `IteratedPrisonersDilemmaEnv` with seed `seed + i` (or `seed[i]` of a list), whatever N is.
-    Where a game ended, `infos["final_obs"]` and `infos["final_info"]` hold its last observation and info. Opponents
-    from the axelrod package are not vectorized: they move one by one.
+class IteratedPrisonersDilemmaVectorEnv(VectorForm):
+    """N games at once; see `VectorForm`. Opponents from the axelrod package are not vectorized: they move one by one.
 
     >>> env = IteratedPrisonersDilemmaVectorEnv(num_envs=2, opponents=["grim", "random"])
     >>> obs, infos = env.reset(seed=1)
     >>> obs.shape, infos["opponent"].tolist()
     ((2, 20, 5), ['random', 'grim'])
     """
-
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
 
     def __init__(
         self,
@@ -146,29 +117,14 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Array, Array, Array]):
         history: int = 20,
         render_mode: str | None = None,
     ):
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-            raise BadInput(f"num_envs = {num_envs!r}; expected a whole number, 1 or more")
-        if render_mode is not None:
-            raise BadInput(
-                f"the vector form draws nothing (render_mode = {render_mode!r}); "
-                "use IteratedPrisonersDilemmaEnv to render"
-            )
         self.rules: Rules = Rules(payoffs, survival, rounds, history)
         self.pool: Pool = as_pool(opponents, weights)
-        self.num_envs: int = num_envs
-        self.render_mode: str | None = None
-        self.single_observation_space: spaces.Box = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
-        self.single_action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
-        self.observation_space: spaces.Space[Array] = batch_space(self.single_observation_space, num_envs)
-        self.action_space: spaces.Space[Array] = batch_space(self.single_action_space, num_envs)
+        super().__init__(num_envs, (history, len(ONE_HOT)), 2, render_mode)
         self._cooperation = np.ascontiguousarray(self.pool.probs[:, OTHER_SIDE]).ravel()  # [K · states]
         self._payoffs, self._outcomes = np.array(self.rules.payoffs), np.array(OUTCOMES, object)
         self._names = np.array(self.pool.names, object)
         self._is_scripted = np.array([strategy is not None for strategy in self.pool.strategies])
         self._scripted: dict[tuple[int, int], AxelrodOpponent] = {}  # by environment and opponent
-        self._streams: UniformStreams | None = None
-        self._everywhere = np.ones(num_envs, bool)
-        self._everywhere.flags.writeable = False  # returned as a mask by every step
         # One-hot rounds of all environments. The observation is the window of `history` rounds from `_at` on. A new
         # round is written after the window, which then moves by one, so nothing is shifted.
         self._rows = np.zeros((num_envs, history + SPARE, len(ONE_HOT)), np.float32)
@@ -178,69 +134,56 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Array, Array, Array]):
         self._round = np.zeros(num_envs, np.int64)
         self._name = np.full(num_envs, None, object)  # replaced, never changed in place, because infos refer to it
 
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, object] | None = None
-    ) -> tuple[Array, Info]:
-        if seed is not None or self._streams is None:
-            self._streams = streams_for(seed, self.num_envs)
-        self._begin(np.arange(self.num_envs))
-        return self._observed(), masked({"opponent": self._name}, self._everywhere)
-
-    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
-        rules = self.rules
-        move = self._checked(actions)
-        assert self._streams is not None
+    def step(self, actions: Array) -> VectorStep:
+        rules, streams = self.rules, self._started()
+        move = self._checked(actions, f"moves, {MOVES}")
         chance = self._cooperation.take(self._opponent * len(STATES) + self._state)
-        other = (self._streams.draw_all() < chance).astype(np.int64)
+        other = (streams.draw_all() < chance).astype(np.int64)
         if self._is_scripted.any():
             self._ask_scripted(move, other)
         outcome = outcome_of(move, other)
         self._state = 1 + outcome
         self._remember(self._state)
         if rules.survival is not None:
-            terminated = self._streams.draw_all() >= rules.survival
+            terminated = streams.draw_all() >= rules.survival
             ended, truncated = terminated, np.zeros(self.num_envs, bool)
         else:
             self._round += 1
             ended = truncated = self._round >= rules.rounds  # type: ignore[operator]
             terminated = np.zeros(self.num_envs, bool)
         reward = self._payoffs.take(outcome)
-        info = {"opponent": self._name, "outcome": self._outcomes.take(outcome)}
+        info: Info = {"opponent": self._name, "outcome": self._outcomes.take(outcome)}
         if not ended.any():
             return self._observed(), reward, terminated, truncated, masked(info, self._everywhere)
-        indices = np.flatnonzero(ended)
-        final = {"final_obs": self._last_observed(indices), "final_info": masked(info, ended)}
-        infos = masked(final, ended) | masked(info, ~ended)
-        self._begin(indices)
-        first_info = masked({"opponent": self._name}, self._everywhere)
-        return self._observed(), reward, terminated, truncated, infos | first_info
+        # One array per environment that ended: few end at once, so this is cheaper than a whole batch.
+        indices, final_obs = np.flatnonzero(ended), np.full(self.num_envs, None, object)
+        last = self._rows[indices, self._at : self._at + rules.history]
+        for index, obs in zip(indices.tolist(), last, strict=True):
+            final_obs[index] = obs
+        infos = self._restart(ended, info, final_obs, info)
+        return self._observed(), reward, terminated, truncated, infos
 
     def state_dict(self) -> StateDict | None:
-        """None with players of the axelrod package, which do not tell their state."""
-        if self._is_scripted.any():
+        if self._is_scripted.any():  # players of the axelrod package do not report their state
             return None
-        streams = None if self._streams is None else self._streams.state_dict()
         games = {"opponent": self._opponent.copy(), "state": self._state.copy(), "round": self._round.copy()}
-        return {"streams": streams, "seen": self._observed()} | games
+        return (super().state_dict() or {}) | {"seen": self._observed()} | games
 
     def load_state_dict(self, state: StateDict) -> None:
-        if state["streams"] is not None:
-            self._streams = streams_for(0, self.num_envs)
-            self._streams.load_state_dict(state["streams"])
+        super().load_state_dict(state)
         self._at, self._rows[:, : self.rules.history] = 0, state["seen"]
         self._opponent[:], self._state[:], self._round[:] = state["opponent"], state["state"], state["round"]
         self._name = self._names[self._opponent]
 
-    def _begin(self, indices: Array) -> None:
-        assert self._streams is not None
-        opponent = self.pool.draw(self._streams.draw(indices))
+    def _begin(self, streams: UniformStreams, indices: Array) -> None:
+        opponent = self.pool.draw(streams.draw(indices))
         self._opponent[indices], self._state[indices], self._round[indices] = opponent, 0, 0
         self._rows[indices, self._at : self._at + self.rules.history] = ONE_HOT[0]
         self._name = self._name.copy()
         self._name[indices] = self._names[opponent]
         scripted = indices[self._is_scripted[opponent]]
         if len(scripted):
-            for index, uniform in zip(scripted.tolist(), self._streams.draw(scripted).tolist(), strict=True):
+            for index, uniform in zip(scripted.tolist(), streams.draw(scripted).tolist(), strict=True):
                 key = index, int(self._opponent[index])
                 if key not in self._scripted:
                     strategy = self.pool.strategies[key[1]]
@@ -263,32 +206,15 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Array, Array, Array]):
         self._rows[:, self._at + length] = ONE_HOT.take(state, axis=0)
         self._at += 1
 
+    def _first_info(self) -> Info:
+        return {"opponent": self._name}
+
     def _observed(self) -> Array:
         return self._rows[:, self._at : self._at + self.rules.history].copy()
 
-    def _last_observed(self, indices: Array) -> Array:
-        """Gymnasium's layout, one array per environment that ended. Few end at once, so this is cheaper than a whole
-        batch."""
-        found = np.full(self.num_envs, None, object)
-        for index, obs in zip(
-            indices.tolist(), self._rows[indices, self._at : self._at + self.rules.history], strict=True
-        ):
-            found[index] = obs
-        return found
-
-    def _checked(self, actions: Array) -> Array:
-        if self._streams is None:
-            raise BadInput("step() before the first reset(); call reset() once")
-        move = np.asarray(actions)
-        if move.shape != (self.num_envs,) or move.dtype.kind not in "iu":
-            raise BadInput(f"actions = {actions!r}; expected {self.num_envs} moves, 0 (defect) or 1 (cooperate)")
-        if (move.astype(np.uint64) > 1).any():  # a negative number wraps to a huge one
-            raise BadInput(f"actions = {actions!r}; expected only 0 (defect) and 1 (cooperate)")
-        return move.astype(np.int64, copy=False)
-
 
 def describe(rules: Rules, opponent: str, outcomes: Sequence[int]) -> str:
-    """Both players' moves as strips of letters, the last outcome and the running total."""
+    """Return both players' moves as strips of letters, the last outcome and the running total."""
     head = f"round {len(outcomes)}  {opponent}  "
     if not outcomes:
         return head + "the game begins"
@@ -301,7 +227,7 @@ def describe(rules: Rules, opponent: str, outcomes: Sequence[int]) -> str:
 
 
 def draw_game(rules: Rules, opponent: str, outcomes: Sequence[int]) -> Array:
-    """The last rounds, one column each, and the running score: uint8 [HEIGHT, WIDTH, 3]."""
+    """Draw the last rounds, one column each, and the running score: uint8 [HEIGHT, WIDTH, 3]."""
     canvas = Canvas(WIDTH, HEIGHT)
     canvas.box((0, 0, WIDTH, HEIGHT), NIGHT)
     canvas.text((24, 16), "Prisoner's Dilemma", 22, WHITE)
@@ -321,7 +247,7 @@ def draw_game(rules: Rules, opponent: str, outcomes: Sequence[int]) -> Array:
 
 
 def _draw_score(canvas: Canvas, rules: Rules, outcomes: Sequence[int], first: int, wide: float) -> None:
-    """Mean payoff per round so far, as a curve over the columns above it."""
+    """Draw the mean payoff per round so far, as a curve below the columns."""
     top, tall = 136, 104
     canvas.box((112, top, WIDTH - 24 - 112, tall), PANEL, 8)
     low, high = min(rules.payoffs), max(rules.payoffs)

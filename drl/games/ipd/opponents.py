@@ -136,10 +136,8 @@ def load_pool(path: str | Path, weights: Sequence[float] | None = None) -> Pool:
 
 
 def _entries(pool: Pool) -> list[tuple[str, object]]:
-    return [
-        (name, row.tolist() if strategy is None else name)
-        for name, row, strategy in zip(pool.names, pool.probs, pool.strategies, strict=True)
-    ]
+    rows = zip(pool.names, pool.probs, pool.strategies, strict=True)
+    return [(name, row.tolist() if strategy is None else name) for name, row, strategy in rows]
 
 
 def _pool(entries: Sequence[tuple[str, object]], weights: Sequence[float] | None) -> Pool:
@@ -150,7 +148,13 @@ def _pool(entries: Sequence[tuple[str, object]], weights: Sequence[float] | None
         raise BadInput(f"opponents are named {list(names)!r}; expected a different name for each")
     found = [_player(name, given) for name, given in entries]
     probs = np.array([row for row, _ in found], np.float64)
-    return Pool(names, _frozen(probs), _checked_weights(weights, len(names)), tuple(strategy for _, strategy in found))
+    shares = np.ones(len(names)) if weights is None else np.asarray(weights)
+    fine = shares.shape == (len(names),) and shares.dtype.kind in "iuf" and np.isfinite(shares).all()
+    if not fine or (shares < 0).any() or shares.sum() <= 0:
+        raise BadInput(f"weights = {weights!r}; expected {len(names)} numbers, 0 or more, not all 0")
+    shares = shares / shares.sum()
+    probs.flags.writeable = shares.flags.writeable = False
+    return Pool(names, probs, shares, tuple(strategy for _, strategy in found))
 
 
 def _player(name: str, given: object) -> tuple[Sequence[float], type | None]:
@@ -164,28 +168,12 @@ def _player(name: str, given: object) -> tuple[Sequence[float], type | None]:
             )
         return NAMED[given], None
     row = given.tolist() if isinstance(given, np.ndarray) else given
-    if isinstance(row, list | tuple) and len(row) == 5 and all(map(_is_probability, row)):
-        return row, None
+    probs = row if isinstance(row, list | tuple) else []
+    if len(probs) == 5 and all(isinstance(value, int | float) and 0 <= value <= 1 for value in probs):
+        return probs, None
     raise BadInput(
         f"opponent {name!r} is {given!r}; expected five probabilities: to cooperate first and after CC, CD, DC, DD"
     )
-
-
-def _is_probability(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= 1
-
-
-def _checked_weights(weights: Sequence[float] | None, count: int) -> Array:
-    array = np.ones(count) if weights is None else np.asarray(weights)
-    fine = array.shape == (count,) and array.dtype.kind in "iuf" and np.isfinite(array).all()
-    if not fine or (array < 0).any() or array.sum() <= 0:
-        raise BadInput(f"weights = {weights!r}; expected {count} numbers, 0 or more, not all 0")
-    return _frozen(array / array.sum())
-
-
-def _frozen(array: Array) -> Array:
-    array.flags.writeable = False
-    return array
 
 
 class GameAgent(Protocol):
@@ -311,25 +299,18 @@ def _player_class() -> type:
 
         def __init__(self, agent: GameAgent, name: str, history: int, explore: bool):
             super().__init__()
-            self.agent, self.name, self.explore = (
-                own_copy(agent),
-                name,
-                explore,
-            )  # axelrod creates a new player per match
-            self.length = rounds_seen(agent, history)
+            self.agent = own_copy(agent)  # axelrod creates a new player per match
+            self.name, self.explore, self.length = name, explore, rounds_seen(agent, history)
 
         def __repr__(self) -> str:
             return str(self.name)
 
         def strategy(self, opponent: "Player") -> "Action":
-            obs = self._observed()
-            move = self.agent.act(obs, explore=True) if self.explore else self.agent.act(obs)
-            return axelrod.Action.C if int(np.asarray(move)) == COOPERATE else axelrod.Action.D
-
-        def _observed(self) -> Array:
             cooperate = axelrod.Action.C
             rounds = zip(self.history[-self.length :], self.history.coplays[-self.length :], strict=True)
             played = [1 + outcome_of(int(own == cooperate), int(other == cooperate)) for own, other in rounds]
-            return ONE_HOT[[0] * (self.length - len(played)) + played]
+            obs = ONE_HOT[[0] * (self.length - len(played)) + played]
+            move = self.agent.act(obs, explore=True) if self.explore else self.agent.act(obs)
+            return cooperate if int(np.asarray(move)) == COOPERATE else axelrod.Action.D
 
     return AgentPlayer

@@ -9,9 +9,9 @@ from pettingzoo import ParallelEnv
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
-from drl.games.ipd.ipd_env import RENDER_MODES, describe, draw_game
+from drl.games.env_forms import RENDER_MODES, Info, check_render_mode
+from drl.games.ipd.ipd_env import describe, draw_game
 from drl.games.ipd.ipd_rules import ONE_HOT, OTHER_SIDE, OUTCOMES, Rules, outcome_of
-from drl.games.random_streams import Info
 
 PLAYERS = ("player_0", "player_1")
 ByPlayer = dict[str, Any]
@@ -36,8 +36,7 @@ class SelfPlay(ParallelEnv[str, Array, int]):  # type: ignore[misc]
         history: int = 20,  # rounds in an observation
         render_mode: str | None = None,
     ):
-        if render_mode not in (None, *RENDER_MODES):
-            raise BadInput(f"render_mode = {render_mode!r}; expected one of {', '.join(RENDER_MODES)} or None")
+        check_render_mode(render_mode)
         self.rules: Rules = Rules(payoffs, survival, rounds, history)
         self.render_mode = render_mode
         self.possible_agents: list[str] = list(PLAYERS)
@@ -77,10 +76,8 @@ class SelfPlay(ParallelEnv[str, Array, int]):  # type: ignore[misc]
         truncated = rules.rounds is not None and len(self._outcomes) >= rules.rounds
         if terminated or truncated:
             self.agents = []
-        rewards = {player: rules.payoffs[outcome] for player, outcome in zip(PLAYERS, outcomes, strict=True)}
-        infos: dict[str, Info] = {
-            player: {"outcome": OUTCOMES[outcome]} for player, outcome in zip(PLAYERS, outcomes, strict=True)
-        }
+        rewards = dict(zip(PLAYERS, (rules.payoffs[outcome] for outcome in outcomes), strict=True))
+        infos: dict[str, Info] = dict(zip(PLAYERS, ({"outcome": OUTCOMES[each]} for each in outcomes), strict=True))
         flags = (dict.fromkeys(PLAYERS, flag) for flag in (terminated, truncated))
         return self._observations(), rewards, *flags, infos  # type: ignore[return-value]
 

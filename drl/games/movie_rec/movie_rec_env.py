@@ -2,20 +2,15 @@
 
 import colorsys
 import itertools
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
-import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 
-from drl.core.errors import BadInput
 from drl.core.specs import Array
 from drl.core.state_files import StateDict
 from drl.games.canvas import AMBER, GREEN, GREY, GROOVE, NIGHT, PANEL, RED, WHITE, Canvas, Color
+from drl.games.env_forms import RENDER_MODES, Info, SingleForm, Step, UniformStreams, VectorForm, VectorStep, masked
 from drl.games.movie_rec.movie_rec_rules import (
     CATALOGUE,
     CHURN_TENTHS,
@@ -25,9 +20,7 @@ from drl.games.movie_rec.movie_rec_rules import (
     as_personas,
     observe,
 )
-from drl.games.random_streams import Info, UniformStreams, masked, streams_for
 
-RENDER_MODES = ("ansi", "rgb_array")
 WIDTH, HEIGHT = 640, 400  # multiples of 16, for video encoders
 MOST_CELLS = 60  # a session longer than this gets a plain bar
 
@@ -47,10 +40,10 @@ class Moment(NamedTuple):
         return self.fatigue >= CHURN_TENTHS
 
 
-class MovieRecEnv(gym.Env[Array, np.int64]):
+class MovieRecEnv(SingleForm):
     """One episode is one session with one viewer, whose persona is hidden. Each step recommends one movie.
 
-    Observation: satisfaction per genre, fatigue, elapsed share of the session; all in [0, 1]. An episode takes one
+    Observation: satisfaction per genre, fatigue, elapsed share of the session; all in [0, 1]. An episode uses one
     uniform draw for the persona, then one per step: the viewer clicks if it is below the click probability.
 
     >>> env = MovieRecEnv(render_mode="ansi")
@@ -72,20 +65,15 @@ class MovieRecEnv(gym.Env[Array, np.int64]):
         max_session_length: int = 20,
         render_mode: str | None = None,
     ):
-        if render_mode not in (None, *RENDER_MODES):
-            raise BadInput(f"render_mode = {render_mode!r}; expected one of {', '.join(RENDER_MODES)} or None")
         self.rules: MovieRecRules = MovieRecRules(
             catalogue, as_personas(personas), reward_click, reward_no_click, reward_churn, max_session_length
         )
-        self.render_mode = render_mode
-        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, self.rules.scale.shape, np.float32)
-        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(len(self.rules.catalogue))
+        super().__init__(self.rules.scale.shape, len(self.rules.catalogue), render_mode)
         self._counts = np.zeros_like(self.rules.scale)  # fifths per genre, tenths of fatigue, steps
         self._fatigue = 0  # tenths
         self._step = 0
         self._persona = 0
-        self._over = True  # no session is running
-        self._moments: list[Moment] = []  # steps of this session, kept only for rendering
+        self._moments: list[Moment] = []  # steps of this session, only for rendering
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
@@ -95,9 +83,9 @@ class MovieRecEnv(gym.Env[Array, np.int64]):
         self._moments.clear()
         return observe(self._counts, self.rules.scale), {"user_persona": self._name, "fatigue": 0.0}
 
-    def step(self, action: SupportsIndex) -> tuple[Array, float, bool, bool, Info]:
+    def step(self, action: SupportsIndex) -> Step:
         rules = self.rules
-        movie = self._checked(action)
+        movie = self._checked(action, f"no movie; expected a whole number 0–{len(rules.catalogue) - 1}")
         click_prob = float(rules.click_prob[self._persona, movie, self._fatigue])
         clicked = bool(self.np_random.random() < click_prob)
         reward = float(rules.reward[int(clicked), self._fatigue])
@@ -123,44 +111,25 @@ class MovieRecEnv(gym.Env[Array, np.int64]):
             self._moments.append(Moment(movie, clicked, click_prob, self._fatigue, reward))
         return observe(self._counts, rules.scale), reward, churned, truncated, info
 
-    def render(self) -> str | Array:
-        """The last step as a line of text (`ansi`) or a picture (`rgb_array`)."""
-        if self.render_mode is None:
-            raise BadInput(f"this environment was made without a render_mode; pass one of {', '.join(RENDER_MODES)}")
-        show = describe if self.render_mode == "ansi" else draw_card
-        return show(self.rules, self._name, self._moments)
+    def _describe(self) -> str:
+        return describe(self.rules, self._name, self._moments)
+
+    def _draw(self) -> Array:
+        return draw_card(self.rules, self._name, self._moments)
 
     @property
     def _name(self) -> str:
         return self.rules.personas[self._persona].name
 
-    def _checked(self, action: SupportsIndex) -> int:
-        if self._over:
-            raise BadInput("step() without a running session; call reset() first")
-        try:
-            movie = operator.index(action)
-        except TypeError:
-            movie = -1
-        if not 0 <= movie < len(self.rules.catalogue):
-            raise BadInput(f"action {action!r} is no movie; expected a whole number 0–{len(self.rules.catalogue) - 1}")
-        return movie
 
-
-class MovieRecVectorEnv(VectorEnv[Array, Array, Array]):
-    """N sessions at once. A session restarts in the step that ends it (SAME_STEP).
-
-    Environment i equals `MovieRecEnv` with seed `seed + i` (or `seed[i]` of a list), whatever N is. Where an episode
-    ended, `infos["final_obs"]` and `infos["final_info"]` hold its last observation and info.
+class MovieRecVectorEnv(VectorForm):
+    """N sessions at once; see `VectorForm`.
 
     >>> env = MovieRecVectorEnv(num_envs=2)
     >>> obs, infos = env.reset(seed=1)
     >>> obs.shape, infos["user_persona"].tolist()
     ((2, 17), ['romance_lover', 'action_fan'])
     """
-
-    rules: MovieRecRules
-
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
 
     def __init__(
         self,
@@ -173,51 +142,30 @@ class MovieRecVectorEnv(VectorEnv[Array, Array, Array]):
         max_session_length: int = 20,
         render_mode: str | None = None,
     ):
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-            raise BadInput(f"num_envs = {num_envs!r}; expected a whole number, 1 or more")
-        if render_mode is not None:
-            raise BadInput(f"the vector form draws nothing (render_mode = {render_mode!r}); use MovieRecEnv to render")
-        self.rules = rules = MovieRecRules(
+        self.rules: MovieRecRules = MovieRecRules(
             catalogue, as_personas(personas), reward_click, reward_no_click, reward_churn, max_session_length
         )
-        self.num_envs: int = num_envs
-        self.render_mode: str | None = None
-        self.single_observation_space: spaces.Box = spaces.Box(0.0, 1.0, rules.scale.shape, np.float32)
-        self.single_action_space: spaces.Discrete[np.int64] = spaces.Discrete(len(rules.catalogue))
-        self.observation_space: spaces.Space[Array] = batch_space(self.single_observation_space, num_envs)
-        self.action_space: spaces.Space[Array] = batch_space(self.single_action_space, num_envs)
+        rules = self.rules
+        super().__init__(num_envs, rules.scale.shape, len(rules.catalogue), render_mode)
         self._names = np.array([persona.name for persona in rules.personas], object)
         # What a step adds to the counts: one step and the genres of the clicked movie. The last row is a miss.
         movies, genres = rules.membership.shape
         self._gain = np.zeros((movies + 1, genres + 2), np.int32)
         self._gain[:movies, :genres], self._gain[:, -1] = rules.membership, 1
-        self._streams: UniformStreams | None = None
-        self._everywhere = np.ones(num_envs, bool)
-        self._everywhere.flags.writeable = False  # returned as a mask by every step
         # One row per environment: NumPy is several times faster on equal shapes than with broadcasting.
         self._scale = np.tile(rules.scale, (num_envs, 1))
         self._counts = np.zeros_like(self._scale)  # fifths per genre, tenths of fatigue, steps
         self._fatigue = np.zeros(num_envs, np.int64)  # tenths again, as an index into the tables
         self._persona = np.zeros(num_envs, np.int64)
-        self._viewer = np.full(
-            num_envs, None, object
-        )  # names; replaced, never changed in place, because infos refer to it
+        # Names; replaced, never changed in place, because infos refer to it.
+        self._viewer = np.full(num_envs, None, object)
 
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, object] | None = None
-    ) -> tuple[Array, Info]:
-        if seed is not None or self._streams is None:
-            self._streams = streams_for(seed, self.num_envs)
-        self._begin(np.arange(self.num_envs))
-        return observe(self._counts, self._scale), masked(self._first_info(), self._everywhere)
-
-    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
-        rules, movies = self.rules, len(self.rules.catalogue)
-        movie = self._checked(actions)
-        assert self._streams is not None
+    def step(self, actions: Array) -> VectorStep:
+        rules, movies, streams = self.rules, len(self.rules.catalogue), self._started()
+        movie = self._checked(actions, f"whole numbers 0–{movies - 1}")
         # `take` with a flat index is much faster than indexing by several arrays.
         click_prob = rules.click_prob.take((self._persona * movies + movie) * CHURN_TENTHS + self._fatigue)
-        clicked = self._streams.draw_all() < click_prob
+        clicked = streams.draw_all() < click_prob
         outcome = clicked * CHURN_TENTHS + self._fatigue
         reward = rules.reward.take(outcome)
         self._fatigue = rules.fatigue_after.take(outcome)
@@ -226,8 +174,8 @@ class MovieRecVectorEnv(VectorEnv[Array, Array, Array]):
         churned = self._fatigue >= CHURN_TENTHS
         truncated = (self._counts[:, -1] >= rules.max_session_length) & ~churned
         ended = churned | truncated
-        obs = observe(self._counts, self._scale)
-        info = {
+        obs = self._observed()
+        info: Info = {
             "user_persona": self._viewer,
             "is_clicked": clicked,
             "click_prob": click_prob,
@@ -237,29 +185,22 @@ class MovieRecVectorEnv(VectorEnv[Array, Array, Array]):
         }
         if not ended.any():
             return obs, reward, churned, truncated, masked(info, self._everywhere)
-        final_info = masked(info | {"is_success": truncated}, ended)
-        infos = masked({"final_obs": obs, "final_info": final_info}, ended) | masked(info, ~ended)
-        indices = np.flatnonzero(ended)
-        self._begin(indices)
+        infos = self._restart(ended, info, obs, info | {"is_success": truncated})
         first_obs = obs.copy()
-        first_obs[indices] = 0.0
-        return first_obs, reward, churned, truncated, infos | masked(self._first_info(), self._everywhere)
+        first_obs[ended] = 0.0
+        return first_obs, reward, churned, truncated, infos
 
     def state_dict(self) -> StateDict:
-        streams = None if self._streams is None else self._streams.state_dict()
-        return {"streams": streams, "counts": self._counts.copy(), "persona": self._persona.copy()}
+        return (super().state_dict() or {}) | {"counts": self._counts.copy(), "persona": self._persona.copy()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        if state["streams"] is not None:
-            self._streams = streams_for(0, self.num_envs)
-            self._streams.load_state_dict(state["streams"])
+        super().load_state_dict(state)
         self._counts[:], self._persona[:] = state["counts"], state["persona"]
         self._fatigue = self._counts[:, -2].astype(np.int64)
         self._viewer = self._names[self._persona]
 
-    def _begin(self, indices: Array) -> None:
-        assert self._streams is not None
-        persona = self.rules.persona_of(self._streams.draw(indices))
+    def _begin(self, streams: UniformStreams, indices: Array) -> None:
+        persona = self.rules.persona_of(streams.draw(indices))
         self._persona[indices], self._fatigue[indices], self._counts[indices] = persona, 0, 0
         self._viewer = self._viewer.copy()
         self._viewer[indices] = self._names[persona]
@@ -267,16 +208,8 @@ class MovieRecVectorEnv(VectorEnv[Array, Array, Array]):
     def _first_info(self) -> Info:
         return {"user_persona": self._viewer, "fatigue": self._fatigue / CHURN_TENTHS}
 
-    def _checked(self, actions: Array) -> Array:
-        if self._streams is None:
-            raise BadInput("step() before the first reset(); call reset() once")
-        movie = np.array(actions)  # a copy, because infos refer to it
-        movies = len(self.rules.catalogue)
-        if movie.shape != (self.num_envs,) or movie.dtype.kind not in "iu":
-            raise BadInput(f"actions = {actions!r}; expected {self.num_envs} whole numbers 0–{movies - 1}")
-        if (movie.astype(np.uint64) >= movies).any():  # a negative number wraps to a huge one
-            raise BadInput(f"actions = {actions!r}; expected only whole numbers 0–{movies - 1}")
-        return movie.astype(np.int64, copy=False)
+    def _observed(self) -> Array:
+        return observe(self._counts, self._scale)
 
 
 def describe(rules: MovieRecRules, persona: str, moments: Sequence[Moment]) -> str:

@@ -35,8 +35,7 @@ from drl.core.safe_files import (
 )
 from drl.core.specs import PlainDict
 from drl.core.state_files import SEAL, read_sealed, write_sealed
-from drl.envs.env_names import split_wrapper
-from drl.envs.parallel_vec_env import PREFIX, game_module
+from drl.envs.env_names import PREFIX, game_module, split_wrapper
 from drl.runs.folder.checkpoints import Checkpoints
 from drl.tracking.files import MOST_METRICS, CsvTracker, JsonlTracker, read_metrics
 from drl.trainer.trainer_loop import TrainerLoop
