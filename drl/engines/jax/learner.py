@@ -24,9 +24,9 @@ from drl.engines.jax import ops
 from drl.engines.jax.backbones import fields
 from drl.engines.jax.layers import Params, Tree, has_dropout
 from drl.engines.jax.model_state import ModelState, by_name, restore_state, state_arrays
-from drl.engines.jax.models import distribution_of, known_variant
 from drl.engines.jax.on_policy import LearnerState
 from drl.engines.jax.optimizer import AnyOptimizer, OptState, optimizer_of
+from drl.engines.numpy.model_kinds import distribution_of, known_variant
 
 
 class Learner(ScheduledRates):

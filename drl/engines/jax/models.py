@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from drl.core.configs import ActorCriticConfig, AnyModelConfig, ModelConfig, QModelConfig, changed_config
-from drl.core.errors import BadInput, UnusableFile
+from drl.core.errors import BadInput
 from drl.core.network_parts import HEADS, part_maker
 from drl.core.seeding import seeds_of
 from drl.core.settings import ModelSettings, QModelSettings
@@ -23,6 +23,14 @@ from drl.core.variants import VARIANTS, maker_in
 from drl.engines.jax.backbones import Backbone, Obs, make_backbone
 from drl.engines.jax.layers import Linear, Params, Tree, named, part
 from drl.engines.numpy.layer_parts import POLICY_GAIN, Gain, gain_of
+from drl.engines.numpy.model_kinds import (
+    AnyHeadModel,
+    AnyLogitsHead,
+    AnyPolicyHead,
+    AnyPolicyValueModel,
+    AnyQHead,
+    AnySquashedHead,
+)
 
 if TYPE_CHECKING:
     from drl.engines.jax.model_state import ModelState
@@ -45,7 +53,7 @@ class Head(Protocol):
 
 
 @dataclass(frozen=True)
-class LogitsHead:
+class LogitsHead(AnyLogitsHead):
     """Logits for categorical, multi-categorical (concatenated) and Bernoulli policies."""
 
     features: int
@@ -53,18 +61,14 @@ class LogitsHead:
     gain: Gain = field(default=POLICY_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
-        return self._layer.init(rng)
+        return Linear(self.features, self.num_params, self.gain).init(rng)
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
-        return self._layer.apply(params, features)
-
-    @property
-    def _layer(self) -> Linear:
-        return Linear(self.features, self.num_params, self.gain)
+        return Linear(self.features, self.num_params).apply(params, features)
 
 
 @dataclass(frozen=True)
-class GaussianHead:
+class GaussianHead(AnyPolicyHead):
     """Means from the features, and state-independent log standard deviations; concatenated."""
 
     features: int
@@ -74,19 +78,15 @@ class GaussianHead:
 
     def init(self, rng: np.random.Generator) -> Params:
         log_std = np.full(self.entries, self.log_std_init, np.float32)
-        return named("mean", self._layer.init(rng)) | {"log_std": log_std}
+        return named("mean", Linear(self.features, self.entries, self.gain).init(rng)) | {"log_std": log_std}
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
-        mean = self._layer.apply(part(params, "mean"), features)
+        mean = Linear(self.features, self.entries).apply(part(params, "mean"), features)
         return jnp.concatenate([mean, jnp.broadcast_to(params["log_std"], mean.shape)], axis=-1)
-
-    @property
-    def _layer(self) -> Linear:
-        return Linear(self.features, self.entries, self.gain)
 
 
 @dataclass(frozen=True)
-class SquashedGaussianHead:
+class SquashedGaussianHead(AnySquashedHead):
     """Means and log standard deviations, both from the features; concatenated. For actions squashed by tanh."""
 
     features: int
@@ -94,15 +94,13 @@ class SquashedGaussianHead:
     gain: Gain = field(default=POLICY_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
-        return named("mean", self._layer.init(rng)) | named("log_std", self._layer.init(rng))
+        layer = Linear(self.features, self.entries, self.gain)
+        return named("mean", layer.init(rng)) | named("log_std", layer.init(rng))
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
-        mean, log_std = (self._layer.apply(part(params, name), features) for name in ("mean", "log_std"))
+        layer = Linear(self.features, self.entries)
+        mean, log_std = (layer.apply(part(params, name), features) for name in ("mean", "log_std"))
         return jnp.concatenate([mean, jnp.clip(log_std, *LOG_STD_RANGE)], axis=-1)
-
-    @property
-    def _layer(self) -> Linear:
-        return Linear(self.features, self.entries, self.gain)
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ class ValueHead:
 
 
 @dataclass(frozen=True)
-class QHead:
+class QHead(AnyQHead):
     """Action values, plain or with any of: dueling streams, a distribution over returns, noisy layers.
 
     `apply` gives `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` turns
@@ -222,7 +220,7 @@ class AnyModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(AnyHeadModel):
     """Backbone + head.
 
     >>> from drl.engines.jax.backbones import MLP
@@ -298,7 +296,7 @@ def new_state(model: "AnyModel", specs: Specs, seed: int | None, device: str = "
 
 
 @dataclass(frozen=True)
-class PolicyValueModel:
+class PolicyValueModel(AnyPolicyValueModel):
     """An actor and a critic. With `shared` the critic uses the actor's backbone."""
 
     actor: Model
@@ -398,7 +396,8 @@ def make_policy_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: 
 
 def make_policy_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig) -> PolicyModel:
     """A policy alone."""
-    _refuse_recurrence(config)
+    if config.recurrent != "none":
+        raise BadInput(f"recurrent is {config.recurrent!r}, which the JAX engine does not have; use --engine torch")
     backbone = make_backbone(config, obs_spec)
     distribution = Distribution.on(action_spec, config.distribution)
     return PolicyModel(backbone, make_policy_head(distribution, backbone.features, config), config)
@@ -411,35 +410,6 @@ def make_q_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: QMode
     backbone = make_backbone(config, obs_spec)
     make: Callable[..., Head] = make_q_head if config.head == "auto" else part_maker(HEADS, config.head, "jax")
     return QModel(backbone, make(backbone.features, action_spec.sizes[0], config), config)
-
-
-def known_variant(model: object) -> str | None:
-    """The variant of one of our own models; None for a custom model, whose variant is known only from its output."""
-    if isinstance(model, PolicyValueModel):
-        return "policy_value"
-    if not isinstance(model, Model):
-        variant = getattr(model, "variant", None)
-        return variant if variant in VARIANTS else None
-    if isinstance(model.head, LogitsHead | GaussianHead | SquashedGaussianHead):
-        return "policy_only"
-    return "q_value" if isinstance(model.head, QHead) else None
-
-
-def distribution_of(model: object, action_spec: ActionSpec) -> Distribution:
-    """The distribution of a policy model: that of its head, or the attribute `distribution` of a custom model or head,
-    or the default of the action space."""
-    actor = getattr(model, "actor", model)
-    head = getattr(actor, "head", actor)
-    kind = getattr(head, "distribution", "auto")
-    config = getattr(actor, "config", None)
-    if isinstance(config, ModelConfig) and config.head != "auto":
-        kind = config.distribution
-    kind = getattr(model, "distribution", kind)
-    if isinstance(head, SquashedGaussianHead):
-        kind = "tanh_gaussian"
-    elif isinstance(head, LogitsHead) and action_spec.kind == "box":
-        kind = "deterministic"
-    return Distribution.on(action_spec, kind)
 
 
 def architecture_of(model: object, variant: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> PlainDict | None:
@@ -461,16 +431,3 @@ def _plain_form(model: Any) -> Any:
     return model
 
 
-def _refuse_recurrence(config: ModelConfig) -> None:
-    if config.recurrent != "none":
-        raise BadInput(f"recurrent is {config.recurrent!r}, which the JAX engine does not have; use --engine torch")
-
-
-def check_parameters(expected: dict[str, Array], given: dict[str, Array], source: str) -> None:
-    """Raise unless every name and shape matches."""
-    if differing := sorted(expected.keys() ^ given.keys()):
-        raise UnusableFile(f"{source} does not fit the model: {', '.join(differing[:4])} in one but not in the other")
-    for name, array in expected.items():
-        if array.shape != given[name].shape:
-            shapes = f"{given[name].shape} in the file, {array.shape} in the model"
-            raise UnusableFile(f"{source} does not fit the model: {name} is {shapes}")
