@@ -67,7 +67,7 @@ def test_an_agent_refuses_a_model_of_another_kind(engine):
     policy = make(engine, "policy_only", CHOICES, ModelConfig(**SMALL))
     values = make(engine, "q_value", CHOICES, QModelConfig(**SMALL))
     assert known_variant(values) == agent_of(engine, values, CHOICES, policy=False).variant == "q_value"
-    with pytest.raises(BadInput, match="PolicyAgent needs a .* model; this is a q-value model"):
+    with pytest.raises(BadInput, match=r"PolicyAgent needs a .* model; this is a q-value model"):
         agent_of(engine, values, CHOICES)
     with pytest.raises(BadInput, match="QAgent needs a q-value model; this is a policy-only model"):
         agent_of(engine, policy, CHOICES, policy=False)
@@ -81,28 +81,20 @@ def test_our_own_heads_decide_before_any_attribute(engine):
         assert distribution_of(SimpleNamespace(head=head, distribution="gaussian"), BOX).kind == kind
 
 
-@pytest.mark.parametrize("whole", ["gaussian", None])
-@pytest.mark.parametrize("head", ["tanh_gaussian", None])
-def test_the_attribute_of_a_custom_model_decides_before_that_of_its_head(whole, head):
-    expected = whole or head or "gaussian"
-
+@pytest.mark.parametrize("of_model", ["gaussian", None])
+@pytest.mark.parametrize("of_head", ["tanh_gaussian", None])
+def test_the_attribute_of_a_custom_model_decides_before_that_of_its_head(of_model, of_head):
     class Module(nn.Module):
         def __init__(self):
             super().__init__()
             self.head = nn.Linear(3, 4)
-            if head:
-                self.head.distribution = head
-            if whole:
-                self.distribution = whole
 
         def forward(self, obs):
             return self.head(obs)
 
-    @dataclass(frozen=True)
     class Pure:
-        head = SimpleNamespace(distribution=head) if head else SimpleNamespace()
-        if whole:
-            distribution = whole
+        def __init__(self):
+            self.head = SimpleNamespace()
 
         def init(self, rng):
             return {"weight": np.zeros((3, 4), np.float32)}
@@ -110,9 +102,13 @@ def test_the_attribute_of_a_custom_model_decides_before_that_of_its_head(whole, 
         def apply(self, params, obs):
             return obs @ params["weight"]
 
-    assert agent_of("torch", Module(), BOX).distribution.kind == expected
-    assert agent_of("jax", Pure(), BOX).distribution.kind == expected
-    assert known_variant(Module()) is known_variant(Pure()) is None
+    for engine, model in (("torch", Module()), ("jax", Pure())):
+        if of_head:
+            model.head.distribution = of_head
+        if of_model:
+            model.distribution = of_model
+        assert agent_of(engine, model, BOX).distribution.kind == (of_model or of_head or "gaussian")
+        assert known_variant(model) is None
 
 
 class TorchHead(nn.Linear):

@@ -429,5 +429,3 @@ def _plain_form(model: Any) -> Any:
     if is_dataclass(model) and not isinstance(model, type) and hasattr(model, "actor"):
         return replace(model, actor=_plain_form(model.actor))
     return model
-
-
