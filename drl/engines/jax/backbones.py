@@ -7,6 +7,7 @@ A backbone is configuration: a frozen dataclass with `init(rng) -> params` and a
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -161,8 +162,33 @@ class Simba:
         return norm.apply(part(params, "norm"), x)
 
 
+class Convolutional(ABC):
+    """Convolutions, then fully connected layers, all with relu; then dropout. A subclass is configuration."""
+
+    dropout: float
+
+    @property
+    @abstractmethod
+    def layers(self) -> Layers:
+        """Its layers by name."""
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return init_layers(self.layers, rng)
+
+    def apply(self, params: Params, obs: Obs) -> jax.Array:
+        x = self.channels_first(obs)
+        for name, layer in self.layers.items():
+            x = x.reshape(x.shape[0], -1) if isinstance(layer, Linear) else x
+            x = jax.nn.relu(layer.apply(part(params, name), x))
+        return dropped(params, jnp.asarray(x), self.dropout)
+
+    def channels_first(self, obs: Obs) -> Obs:
+        """Observations as the convolutions take them."""
+        return obs
+
+
 @dataclass(frozen=True)
-class NatureCNN:
+class NatureCNN(Convolutional):
     """The convolutional network of the 2015 DQN paper, for channel-first images of at least 36 × 36."""
 
     obs_shape: tuple[int, ...]
@@ -180,7 +206,6 @@ class NatureCNN:
 
     @property
     def layers(self) -> Layers:
-        """Its layers by name."""
         height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in self.obs_shape[1:])
         return {
             "0": Convolution(self.obs_shape[0], 32, (8, 8), 4, self.gain),
@@ -189,15 +214,28 @@ class NatureCNN:
             "7": Linear(64 * height * width, self.features, self.gain, self.sigma),
         }
 
-    def init(self, rng: np.random.Generator) -> Params:
-        return init_layers(self.layers, rng)
 
-    def apply(self, params: Params, obs: Obs) -> jax.Array:
-        return _convolve(self.layers, params, obs, self.dropout)
+@dataclass(frozen=True)
+class SmallCNN(Convolutional):
+    """Two small convolutions, for channel-first images from 5 × 5 that are too small for the Nature CNN."""
+
+    obs_shape: tuple[int, ...]
+    features: int = 512
+    gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
+    dropout: float = 0.0  # share of the features, in updates
+
+    @property
+    def layers(self) -> Layers:
+        inputs = 32 * (self.obs_shape[1] - 4) * (self.obs_shape[2] - 4)
+        return {
+            "0": Convolution(self.obs_shape[0], 16, (3, 3), 1, self.gain),
+            "2": Convolution(16, 32, (3, 3), 1, self.gain),
+            "5": Linear(inputs, self.features, self.gain),
+        }
 
 
 @dataclass(frozen=True)
-class Conv1d:
+class Conv1d(Convolutional):
     """Convolutions along time for sequences `[B, L, C]`, such as the last L rounds of a game."""
 
     obs_shape: tuple[int, ...]
@@ -218,7 +256,6 @@ class Conv1d:
 
     @property
     def layers(self) -> Layers:
-        """Its layers by name."""
         pairs = list(itertools.pairwise([self.obs_shape[1], *self.channels]))
         layers: Layers = {
             f"layers.{2 * i}": Convolution(*pair, (self.kernel,), gain=self.gain) for i, pair in enumerate(pairs)
@@ -227,11 +264,8 @@ class Conv1d:
         flat = Linear(pairs[-1][1] * length, self.features, self.gain, self.sigma)
         return layers | {f"layers.{2 * len(pairs) + 1}": flat}
 
-    def init(self, rng: np.random.Generator) -> Params:
-        return init_layers(self.layers, rng)
-
-    def apply(self, params: Params, obs: Obs) -> jax.Array:
-        return _convolve(self.layers, params, jnp.swapaxes(obs, 1, 2), self.dropout)
+    def channels_first(self, obs: Obs) -> Obs:
+        return jnp.swapaxes(obs, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -248,42 +282,7 @@ class Pixels:
         return named("backbone", self.backbone.init(rng))
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
-        features: jax.Array = self.backbone.apply(part(params, "backbone"), jnp.asarray(obs, jnp.float32) / 255.0)
-        return features
-
-
-def _convolve(layers: Layers, params: Params, x: AnyArray, dropout: float) -> jax.Array:
-    """Convolutions, then fully connected layers, all with relu; then dropout."""
-    for name, layer in layers.items():
-        x = x.reshape(x.shape[0], -1) if isinstance(layer, Linear) else x
-        x = jax.nn.relu(layer.apply(part(params, name), x))
-    return dropped(params, jnp.asarray(x), dropout)
-
-
-@dataclass(frozen=True)
-class SmallCNN:
-    """Two small convolutions, for channel-first images from 5 × 5 that are too small for the Nature CNN."""
-
-    obs_shape: tuple[int, ...]
-    features: int = 512
-    gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
-    dropout: float = 0.0  # share of the features, in updates
-
-    @property
-    def layers(self) -> Layers:
-        """Its layers by name."""
-        seen = 32 * (self.obs_shape[1] - 4) * (self.obs_shape[2] - 4)
-        return {
-            "0": Convolution(self.obs_shape[0], 16, (3, 3), 1, self.gain),
-            "2": Convolution(16, 32, (3, 3), 1, self.gain),
-            "5": Linear(seen, self.features, self.gain),
-        }
-
-    def init(self, rng: np.random.Generator) -> Params:
-        return init_layers(self.layers, rng)
-
-    def apply(self, params: Params, obs: Obs) -> jax.Array:
-        return _convolve(self.layers, params, obs, self.dropout)
+        return self.backbone.apply(part(params, "backbone"), jnp.asarray(obs, jnp.float32) / 255.0)
 
 
 @dataclass(frozen=True)
@@ -298,10 +297,15 @@ class KeyedBackbone:
     def features(self) -> int:
         return self.mlp.features
 
+    @staticmethod
+    def prefix(path: str) -> str:
+        """Of an encoder's parameters, as in the PyTorch engine, where names of modules have no dots."""
+        return f"encoders.{path.replace('.', '/')}"
+
     def init(self, rng: np.random.Generator) -> Params:
         drawn: Params = {}
         for name, encoder in self.encoders:
-            drawn |= {} if encoder is None else named(f"encoders.{_module_name(name)}", encoder.init(rng))
+            drawn |= {} if encoder is None else named(self.prefix(name), encoder.init(rng))
         return drawn | named("mlp", self.mlp.init(rng))
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
@@ -309,22 +313,16 @@ class KeyedBackbone:
         for name, encoder in self.encoders:
             seen = obs[name]
             if encoder is not None:
-                seen = encoder.apply(part(params, f"encoders.{_module_name(name)}"), seen)
+                seen = encoder.apply(part(params, self.prefix(name)), seen)
             parts.append(jnp.reshape(seen, (seen.shape[0], -1)))
         return self.mlp.apply(part(params, "mlp"), jnp.concatenate(parts, axis=1))
-
-
-def _module_name(path: str) -> str:
-    return path.replace(".", "/")  # as in the PyTorch engine, where names of modules have no dots
 
 
 def _keyed(obs_spec: ObsSpec, config: AnyModelConfig) -> KeyedBackbone:
     sigma, gain = first_weights(config)
     encoders = {name: _image_encoder(leaf, config) if leaf.is_image else None for name, leaf in obs_spec.leaves.items()}
-    width = sum(
-        math.prod(leaf.shape) if (encoder := encoders[name]) is None else encoder.features
-        for name, leaf in obs_spec.leaves.items()
-    )
+    widths = {name: math.prod(leaf.shape) for name, leaf in obs_spec.leaves.items()}
+    width = sum(widths[name] if encoder is None else encoder.features for name, encoder in encoders.items())
     mlp = MLP((width,), tuple(config.hidden_sizes), config.activation, sigma, gain, dropout=config.dropout)
     return KeyedBackbone(tuple(encoders.items()), mlp)
 
