@@ -40,11 +40,11 @@ def fields(obs: AnyArray) -> Obs:
 
 
 class Backbone(Protocol):
-    """From observations to features: a configuration whose parameters are given to it."""
+    """From observations to features: a configuration; its parameters are an argument."""
 
     @property
     def features(self) -> int:
-        """Width of what it answers."""
+        """Width of its output."""
 
     def init(self, rng: np.random.Generator) -> Params:
         """First parameters."""
@@ -63,8 +63,8 @@ def init_layers(layers: Layers, rng: np.random.Generator) -> Params:
 
 @dataclass(frozen=True)
 class MLP:
-    """Fully connected layers over the flattened observation. The first one is never noisy, as
-    the convolutions of a CNN are not.
+    """Fully connected layers over the flattened observation. The first one is never noisy, like the convolutions of a
+    CNN.
 
     >>> net = MLP((4,), hidden_sizes=(8, 8))
     >>> net.apply(net.init(np.random.default_rng(0)), np.zeros((3, 4), np.float32)).shape
@@ -311,10 +311,8 @@ class KeyedBackbone:
     def apply(self, params: Params, obs: Obs) -> jax.Array:
         parts = []
         for name, encoder in self.encoders:
-            seen = obs[name]
-            if encoder is not None:
-                seen = encoder.apply(part(params, self.prefix(name)), seen)
-            parts.append(jnp.reshape(seen, (seen.shape[0], -1)))
+            x = obs[name] if encoder is None else encoder.apply(part(params, self.prefix(name)), obs[name])
+            parts.append(jnp.reshape(x, (x.shape[0], -1)))
         return self.mlp.apply(part(params, "mlp"), jnp.concatenate(parts, axis=1))
 
 

@@ -29,7 +29,7 @@ from drl.engines.numpy.model_kinds import distribution_of, known_variant
 
 
 class LearnerState(NamedTuple):
-    """What the updates of most algorithms carry along."""
+    """State of most algorithms between two updates."""
 
     params: Tree
     optimizer: OptState

@@ -22,15 +22,8 @@ from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSp
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.jax.backbones import Backbone, Obs, make_backbone
 from drl.engines.jax.layers import Linear, Params, Tree, named, part
+from drl.engines.numpy import model_kinds
 from drl.engines.numpy.layer_parts import POLICY_GAIN, Gain, gain_of
-from drl.engines.numpy.model_kinds import (
-    AnyHeadModel,
-    AnyLogitsHead,
-    AnyPolicyHead,
-    AnyPolicyValueModel,
-    AnyQHead,
-    AnySquashedHead,
-)
 
 if TYPE_CHECKING:
     from drl.engines.jax.model_state import ModelState
@@ -39,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class Head(Protocol):
-    """From features to outputs: a configuration whose parameters are given to it."""
+    """From features to outputs: a configuration; its parameters are an argument."""
 
     @property
     def features(self) -> int:
-        """Width of what it takes."""
+        """Width of its input."""
 
     def init(self, rng: np.random.Generator) -> Params:
         """First parameters."""
@@ -53,7 +46,7 @@ class Head(Protocol):
 
 
 @dataclass(frozen=True)
-class LogitsHead(AnyLogitsHead):
+class LogitsHead(model_kinds.AnyLogitsHead):
     """Logits for categorical, multi-categorical (concatenated) and Bernoulli policies."""
 
     features: int
@@ -68,7 +61,7 @@ class LogitsHead(AnyLogitsHead):
 
 
 @dataclass(frozen=True)
-class GaussianHead(AnyPolicyHead):
+class GaussianHead(model_kinds.AnyPolicyHead):
     """Means from the features, and state-independent log standard deviations; concatenated."""
 
     features: int
@@ -86,7 +79,7 @@ class GaussianHead(AnyPolicyHead):
 
 
 @dataclass(frozen=True)
-class SquashedGaussianHead(AnySquashedHead):
+class SquashedGaussianHead(model_kinds.AnySquashedHead):
     """Means and log standard deviations, both from the features; concatenated. For actions squashed by tanh."""
 
     features: int
@@ -118,7 +111,7 @@ class ValueHead:
 
 
 @dataclass(frozen=True)
-class QHead(AnyQHead):
+class QHead(model_kinds.AnyQHead):
     """Action values, plain or with any of: dueling streams, a distribution over returns, noisy layers.
 
     `apply` gives `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` turns
@@ -220,7 +213,7 @@ class AnyModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Model(AnyHeadModel):
+class Model(model_kinds.AnyHeadModel):
     """Backbone + head.
 
     >>> from drl.engines.jax.backbones import MLP
@@ -296,7 +289,7 @@ def new_state(model: "AnyModel", specs: Specs, seed: int | None, device: str = "
 
 
 @dataclass(frozen=True)
-class PolicyValueModel(AnyPolicyValueModel):
+class PolicyValueModel(model_kinds.AnyPolicyValueModel):
     """An actor and a critic. With `shared` the critic uses the actor's backbone."""
 
     actor: Model
@@ -344,7 +337,7 @@ def critic_params(model: PolicyValueModel, params: Params) -> Params:
 
 
 class FlaxModule(Protocol):
-    """What we use of `flax.linen.Module`."""
+    """The methods of `flax.linen.Module` that `FlaxModel` calls."""
 
     def init(self, key: jax.Array, obs: Obs, /) -> Tree:
         """Variables for observations of this shape."""

@@ -1,4 +1,4 @@
-"""What the actor-critics with a replay buffer share: the loss of their critics, the update, target networks.
+"""The parts shared by TD3 and SAC: the loss of the critics, the update, target networks.
 
 An update moves the critics, then (every `policy_delay` updates) the actor, then the target networks. Critics are plain,
 or have a distribution over returns: c51 (logits of a fixed support) or qr (quantiles).
@@ -33,7 +33,7 @@ Actions = tuple[jax.Array | None, jax.Array | None]  # `action` and `log_prob` o
 
 
 class OffPolicyState(NamedTuple):
-    """What the updates of an actor-critic carry along."""
+    """State of an actor-critic between two updates."""
 
     params: Tree  # of actor and critics
     target: Params  # of the target networks; {} without them
@@ -63,7 +63,7 @@ class Sometimes(NamedTuple):
 def critic_target(
     head: QHead, answers: jax.Array, bonus: jax.Array, rows: ReplayRows, config: OffPolicyConfig, to_drop: int = 0
 ) -> jax.Array:
-    """What the critics should answer, from their answers `[M, B]` or `[M, B, atoms]` at the next state and action.
+    """Targets of the critics, from their outputs `[M, B]` or `[M, B, atoms]` at the next state and action.
 
     `bonus` `[B]` is added to the next value: the entropy of a soft policy. Plain critics: `[B]` values; c51:
     `[B, atoms]` probabilities; qr: `[B, m]` samples of the return, without the `to_drop` largest of each critic.
@@ -179,7 +179,7 @@ class PureOffPolicy(Pure):
         return self._moved(state), logs, priority
 
     def rates_now(self, state: OffPolicyState, rates: tuple[ArrayLike, ...]) -> Rates:
-        """What the losses get as `rates`."""
+        """The `rates` of the losses."""
         return self.rates(rates)
 
     def update_critics(
@@ -239,7 +239,7 @@ class PureOffPolicy(Pure):
         action: jax.Array | None,
         next_action: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array, Params]:
-        """The critics' answers here and at the next state `[N, B, A, …]`, and the new running statistics."""
+        """The critics' outputs here and at the next state `[N, B, A, …]`, and the new running statistics."""
         if self.config.target_network:
             here, running = self.model.q_batch(params, rows.obs, action)
             return here, jax.lax.stop_gradient(self.model.q(target, rows.next_obs, next_action)), running
@@ -306,7 +306,7 @@ class OffPolicyLearner(Learner):
         return self.action(dist_params, noise, mask)
 
     def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> jax.Array:
-        """What the critics should answer; see `critic_target`."""
+        """Targets of the critics; see `critic_target`."""
         raise NotImplementedError
 
     def critic_loss(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Loss:
@@ -320,7 +320,7 @@ class OffPolicyLearner(Learner):
         return Loss(loss, {"critic_loss": loss, "mean_q": q, "mean_error": priority.mean()}, priority)
 
     def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Rates) -> Loss:
-        """What the actor minimizes."""
+        """The loss of the actor."""
         raise NotImplementedError
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:

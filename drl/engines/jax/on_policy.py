@@ -1,4 +1,4 @@
-"""What PPO, A2C and REINFORCE share: a rollout with its values and advantages, a gradient step on rows, the learner."""
+"""The parts shared by PPO, A2C and REINFORCE: rollouts with values and advantages, a gradient step, the learner."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -213,11 +213,11 @@ class OnPolicyLearner(Learner):
         _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Rates) -> Loss:
-        """What the model minimizes on these rows. `rows.weight` is 0 for rows that do not count."""
+        """The loss of the model on these rows. `rows.weight` is 0 for rows that do not count."""
         raise NotImplementedError
 
     def window(self, batch: RolloutBatch) -> Window:
-        """What `update` takes of a batch."""
+        """The part of a batch that `update` takes."""
         return window_of(batch)
 
     def draws(self, batch: RolloutBatch) -> Any:

@@ -1,6 +1,6 @@
-"""What the PyTorch and JAX engines ask of a model: its variant, its distribution, and whether parameters fit it.
+"""Questions of the PyTorch and JAX engines about a model: its variant, its distribution, and whether parameters fit.
 
-The heads and models of both engines have these base classes, so that both give the same answers.
+The heads and models of both engines have these base classes, so that both engines give the same answers.
 """
 
 from collections.abc import Mapping, Sequence

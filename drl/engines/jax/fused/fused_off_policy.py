@@ -27,7 +27,7 @@ ExplorationConfig = EpsilonGreedyConfig | RandomStartConfig
 
 
 class Situation(NamedTuple):
-    """What N environments show before a step."""
+    """Inputs of the exploration in N environments."""
 
     obs: jax.Array  # [N, …] normalized
     action_mask: jax.Array | None  # [N, choices] bool: legal actions; None: all

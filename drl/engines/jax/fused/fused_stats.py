@@ -1,4 +1,4 @@
-"""What all fused programs share: budget, counters, schedules, statistics, reports, and the base class."""
+"""Parts of all fused programs: budget, counters, schedules, statistics, reports, and the base class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -20,7 +20,7 @@ from drl.engines.jax.on_policy import Window, flat, weight_of
 
 
 class Counters(NamedTuple):
-    """How far the program is."""
+    """Steps and episodes so far."""
 
     env_steps: AnyArray  # int32
     episodes: AnyArray  # int32
@@ -28,7 +28,7 @@ class Counters(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """At most one of both is given. Without a budget schedules keep their initial values."""
+    """Total steps or episodes, at most one of them. Without a budget, schedules keep their initial values."""
 
     total_timesteps: int | None = None
     num_episodes: int | None = None
@@ -94,7 +94,7 @@ CLIP = 10.0  # as in ObsNormalizer and RewardScaler
 
 
 class FusedRunningStats(NamedTuple):
-    """Mean and spread of what was seen."""
+    """Mean and spread of the observations or returns so far."""
 
     mean: AnyArray  # [*shape]
     squares: AnyArray  # sum of squared deviations from the mean
@@ -102,7 +102,7 @@ class FusedRunningStats(NamedTuple):
 
 
 def new_running_stats(shape: tuple[int, ...]) -> FusedRunningStats:
-    """Before anything was seen."""
+    """Without any data."""
     return FusedRunningStats(np.zeros(shape, np.float32), np.zeros(shape, np.float32), np.float32(0))
 
 
@@ -120,7 +120,7 @@ def merge(running_stats: FusedRunningStats, rows: jax.Array, weight: jax.Array |
 
 
 def deviation(running_stats: FusedRunningStats) -> jax.Array:
-    """Standard deviation; 1 before anything was seen."""
+    """Standard deviation; 1 without data."""
     variance = jnp.where(running_stats.count > 0, running_stats.squares / jnp.maximum(running_stats.count, 1.0), 1.0)
     return jnp.sqrt(variance + 1e-8)
 
@@ -141,12 +141,12 @@ class Scaler(NamedTuple):
 
 
 def new_scaler(num_envs: int) -> Scaler:
-    """Before any reward was seen."""
+    """Without any rewards."""
     return Scaler(new_running_stats(()), np.zeros(num_envs, np.float32), np.float32(0))
 
 
 def reward_scale(scaler: Scaler, bound: float | None = None) -> jax.Array:
-    """What rewards are divided by; with a `bound` so that no return seen so far exceeds it."""
+    """The divisor of rewards; with a `bound`, no return so far exceeds it after the division."""
     spread = deviation(scaler.running_stats)
     return spread if bound is None else jnp.maximum(spread, scaler.largest / bound)
 
