@@ -27,11 +27,11 @@ from drl.core.configs import (
 from drl.core.errors import BadInput
 from drl.core.network_parts import BACKBONES, part_maker
 from drl.core.specs import AnyArray, ObsSpec
-from drl.engines.jax.layers import Convolution, LayerNorm, Linear, Params, activation_of, dropped, named, part
+from drl.engines.jax.layers import Convolution, Dense, LayerNorm, Params, activation_of, dropped, named, part
 from drl.engines.numpy.layer_parts import HIDDEN_GAIN, Gain, gain_of
 
 Obs = Any  # an array `[B, …]`, or a dict of them for observations with several parts
-Layers = dict[str, Linear | Convolution]  # by the name of their parameters in an agent file
+Layers = dict[str, Dense | Convolution]  # by the name of their parameters in an agent file
 
 
 def fields(obs: AnyArray) -> Obs:
@@ -91,7 +91,7 @@ class MLP:
         """Its linear layers by name."""
         widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden_sizes])
         first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file, flattening counts as a layer
-        layers = [Linear(*pair, self.gain, self.sigma if i else 0.0) for i, pair in enumerate(widths)]
+        layers = [Dense(*pair, self.gain, self.sigma if i else 0.0) for i, pair in enumerate(widths)]
         every = 3 if self.layer_norm else 2  # linear, normalization, activation
         return {str(first + every * i): layer for i, layer in enumerate(layers)}
 
@@ -138,10 +138,10 @@ class Simba:
     def layers(self) -> Layers:
         """Its linear layers by name."""
         width, inside = self.features, 4 * self.features
-        layers: Layers = {"embed": Linear(math.prod(self.obs_shape), width, self.gain)}
+        layers: Layers = {"embed": Dense(math.prod(self.obs_shape), width, self.gain)}
         for block in range(len(self.hidden_sizes)):
-            layers[f"blocks.{block}.up"] = Linear(width, inside, self.gain)
-            layers[f"blocks.{block}.down"] = Linear(inside, width, self.gain)
+            layers[f"blocks.{block}.up"] = Dense(width, inside, self.gain)
+            layers[f"blocks.{block}.down"] = Dense(inside, width, self.gain)
         return layers
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -178,7 +178,7 @@ class Convolutional(ABC):
     def apply(self, params: Params, obs: Obs) -> jax.Array:
         x = self.channels_first(obs)
         for name, layer in self.layers.items():
-            x = x.reshape(x.shape[0], -1) if isinstance(layer, Linear) else x
+            x = x.reshape(x.shape[0], -1) if isinstance(layer, Dense) else x
             x = jax.nn.relu(layer.apply(part(params, name), x))
         return dropped(params, jnp.asarray(x), self.dropout)
 
@@ -211,7 +211,7 @@ class NatureCNN(Convolutional):
             "0": Convolution(self.obs_shape[0], 32, (8, 8), 4, self.gain),
             "2": Convolution(32, 64, (4, 4), 2, self.gain),
             "4": Convolution(64, 64, (3, 3), 1, self.gain),
-            "7": Linear(64 * height * width, self.features, self.gain, self.sigma),
+            "7": Dense(64 * height * width, self.features, self.gain, self.sigma),
         }
 
 
@@ -230,7 +230,7 @@ class SmallCNN(Convolutional):
         return {
             "0": Convolution(self.obs_shape[0], 16, (3, 3), 1, self.gain),
             "2": Convolution(16, 32, (3, 3), 1, self.gain),
-            "5": Linear(inputs, self.features, self.gain),
+            "5": Dense(inputs, self.features, self.gain),
         }
 
 
@@ -261,7 +261,7 @@ class Conv1d(Convolutional):
             f"layers.{2 * i}": Convolution(*pair, (self.kernel,), gain=self.gain) for i, pair in enumerate(pairs)
         }
         length = self.obs_shape[0] - len(pairs) * (self.kernel - 1)
-        flat = Linear(pairs[-1][1] * length, self.features, self.gain, self.sigma)
+        flat = Dense(pairs[-1][1] * length, self.features, self.gain, self.sigma)
         return layers | {f"layers.{2 * len(pairs) + 1}": flat}
 
     def channels_first(self, obs: Obs) -> Obs:

@@ -21,7 +21,7 @@ from drl.core.settings import ModelSettings, QModelSettings
 from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec, PlainDict, Specs
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.jax.backbones import Backbone, Obs, make_backbone
-from drl.engines.jax.layers import Linear, Params, Tree, named, part
+from drl.engines.jax.layers import Dense, Params, Tree, named, part
 from drl.engines.numpy import model_kinds
 from drl.engines.numpy.layer_parts import POLICY_GAIN, Gain, gain_of
 
@@ -54,10 +54,10 @@ class LogitsHead(model_kinds.AnyLogitsHead):
     gain: Gain = field(default=POLICY_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
-        return Linear(self.features, self.num_params, self.gain).init(rng)
+        return Dense(self.features, self.num_params, self.gain).init(rng)
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
-        return Linear(self.features, self.num_params).apply(params, features)
+        return Dense(self.features, self.num_params).apply(params, features)
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class GaussianHead(model_kinds.AnyPolicyHead):
 
     def init(self, rng: np.random.Generator) -> Params:
         log_std = np.full(self.entries, self.log_std_init, np.float32)
-        return named("mean", Linear(self.features, self.entries, self.gain).init(rng)) | {"log_std": log_std}
+        return named("mean", Dense(self.features, self.entries, self.gain).init(rng)) | {"log_std": log_std}
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
-        mean = Linear(self.features, self.entries).apply(part(params, "mean"), features)
+        mean = Dense(self.features, self.entries).apply(part(params, "mean"), features)
         return jnp.concatenate([mean, jnp.broadcast_to(params["log_std"], mean.shape)], axis=-1)
 
 
@@ -87,11 +87,11 @@ class SquashedGaussianHead(model_kinds.AnySquashedHead):
     gain: Gain = field(default=POLICY_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
-        layer = Linear(self.features, self.entries, self.gain)
+        layer = Dense(self.features, self.entries, self.gain)
         return named("mean", layer.init(rng)) | named("log_std", layer.init(rng))
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
-        layer = Linear(self.features, self.entries)
+        layer = Dense(self.features, self.entries)
         mean, log_std = (layer.apply(part(params, name), features) for name in ("mean", "log_std"))
         return jnp.concatenate([mean, jnp.clip(log_std, *LOG_STD_RANGE)], axis=-1)
 
@@ -104,10 +104,10 @@ class ValueHead:
     gain: Gain = field(default=1.0, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
-        return Linear(self.features, 1, self.gain).init(rng)
+        return Dense(self.features, 1, self.gain).init(rng)
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
-        return Linear(self.features, 1).apply(params, features).squeeze(-1)
+        return Dense(self.features, 1).apply(params, features).squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,10 @@ class QHead(model_kinds.AnyQHead):
         return np.linspace(self.v_min, self.v_max, self.atoms, dtype=np.float32)
 
     @property
-    def layers(self) -> dict[str, Linear]:
+    def layers(self) -> dict[str, Dense]:
         """Its linear layers by name."""
-        layers = {"advantage": Linear(self.features, self.num_actions * self.atoms, self.gain, self.sigma)}
-        value = Linear(self.features, self.atoms, self.gain, self.sigma)
+        layers = {"advantage": Dense(self.features, self.num_actions * self.atoms, self.gain, self.sigma)}
+        value = Dense(self.features, self.atoms, self.gain, self.sigma)
         return layers | ({"state_value": value} if self.dueling else {})
 
     def init(self, rng: np.random.Generator) -> Params:

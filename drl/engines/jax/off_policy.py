@@ -161,32 +161,34 @@ class PureOffPolicy(Pure):
         config, rows = self.config, split_rows(rows)
         if config.reward_scale != 1.0:
             rows = rows._replace(reward=rows.reward * np.float32(config.reward_scale))
-        state, logs, priority = self.update_critics(state, rows, draws, rate, rates)
+        named_rates = self.rates_at(state, rates)
+        state, logs, priority = self.update_critics(state, rows, draws, rate, named_rates)
+
+        def update_policy(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+            state, logs = self.update_actor(state, rows, draws, rate, named_rates)
+            return self.update_temperature(state, rows, rate, logs)
+
         if config.policy_delay == 1:
-            state, values = self.update_actor(state, rows, draws, rate, rates)
+            state, values = update_policy(state)
             logs |= values
         else:
             due = state.count % config.policy_delay == 0
-            same = jax.eval_shape(lambda: self.update_actor(state, rows, draws, rate, rates)[1])
-            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), same)
-            state, values = jax.lax.cond(
-                due,
-                lambda now: self.update_actor(now, rows, draws, rate, rates),
-                lambda now: (now, nothing),
-                state,
-            )
+            shapes = jax.eval_shape(update_policy, state)[1]
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            state, values = jax.lax.cond(due, update_policy, lambda state: (state, nothing), state)
             logs |= {name: Sometimes(value, due) for name, value in values.items()}
-        return self._moved(state), logs, priority
+        return self.update_targets(state), logs, priority
 
-    def rates_now(self, state: OffPolicyState, rates: tuple[ArrayLike, ...]) -> Rates:
+    def rates_at(self, state: OffPolicyState, rates: tuple[ArrayLike, ...]) -> Rates:
         """The `rates` of the losses."""
-        return self.rates(rates)
+        temperature = {"temperature": jnp.exp(state.temperature["log_alpha"])} if state.temperature else {}
+        return self.rates(rates, **temperature)
 
     def update_critics(
-        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
+        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: Rates
     ) -> tuple[OffPolicyState, dict[str, jax.Array], jax.Array]:
         """One step of the critics."""
-        hooks, named_rates = self.hooks, self.rates_now(state, rates)
+        hooks = self.hooks
 
         def loss(trained: Params) -> Loss:
             dist_params = self.model.apply(state.target if self.target_actor else state.params, rows.next_obs)
@@ -199,8 +201,8 @@ class PureOffPolicy(Pure):
             else:
                 q, next_q = q.squeeze(2), next_q.squeeze(2)  # one action: [N, B] or [N, B, atoms]
             outputs = CriticOutputs(q, next_q[draws.subset], log_prob)
-            target = jax.lax.stop_gradient(hooks.target(outputs, rows, named_rates))
-            result: Loss = hooks.critic_loss(outputs._replace(target=target), rows, named_rates)
+            target = jax.lax.stop_gradient(hooks.target(outputs, rows, rates))
+            result: Loss = hooks.critic_loss(outputs._replace(target=target), rows, rates)
             return result._replace(statistics=running)
 
         trained = trained_critics(state.params)
@@ -212,17 +214,17 @@ class PureOffPolicy(Pure):
         return state, scalars(result.metrics) | {"critic_grad_norm": norm}, result.priority
 
     def update_actor(
-        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
+        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: Rates
     ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
         """One step of the actor."""
-        config, hooks, named_rates = self.config, self.hooks, self.rates_now(state, rates)
+        config, hooks = self.config, self.hooks
 
         def loss(actor: Params) -> Loss:
             dist_params = self.model.actor.apply(with_dropout(actor, draws.dropout), rows.obs)
             action, log_prob = hooks.action(dist_params, draws.noise, rows.action_mask)
             q = self.model.q(state.params, rows.obs, action)
             q = self.model.critic.head.q_values(q if action is None else q.squeeze(2))
-            return hooks.actor_loss(ActorOutputs(dist_params, action, log_prob, q), rows, named_rates)  # type: ignore[no-any-return]
+            return hooks.actor_loss(ActorOutputs(dist_params, action, log_prob, q), rows, rates)  # type: ignore[no-any-return]
 
         rate = rate * np.float32((config.actor_learning_rate or config.learning_rate) / config.learning_rate)
         actor, actor_optimizer, result, norm = self.descend(
@@ -230,6 +232,12 @@ class PureOffPolicy(Pure):
         )
         state = state._replace(params=state.params | named("actor", actor), actor_optimizer=actor_optimizer)
         return state, scalars(result.metrics) | {"actor_grad_norm": norm}
+
+    def update_temperature(
+        self, state: OffPolicyState, rows: ReplayRows, rate: ArrayLike, logs: dict[str, jax.Array]
+    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        """One step of the temperature, if there is one. `logs` are those of the actor's step."""
+        return state, logs
 
     def answers(
         self,
@@ -249,8 +257,8 @@ class PureOffPolicy(Pure):
         here, there = jnp.split(answers, 2, axis=1)
         return here, jax.lax.stop_gradient(there), running
 
-    def _moved(self, state: OffPolicyState) -> OffPolicyState:
-        """The target networks, moved towards the online ones if it is time."""
+    def update_targets(self, state: OffPolicyState) -> OffPolicyState:
+        """Move the target networks towards the online ones, every `target_every` updates."""
         if not self.config.target_network:
             return state
         share = self.config.tau * (state.count % self.config.target_every == 0)

@@ -122,12 +122,12 @@ def random_action(spec: ActionSpec, uniform: jax.Array, action_mask: jax.Array |
 
 Draws = tuple[jax.Array, jax.Array]  # uniform numbers that choose a batch, and a key for the noise
 Logs = tuple[dict[str, jax.Array], dict[str, jax.Array]]  # sums over updates, and counts; see `summed`
-LearnerState = DQNState | OffPolicyState
-Learning = tuple[LearnerState, ReplayState]
+AnyState = DQNState | OffPolicyState
+Learning = tuple[AnyState, ReplayState]
 
 
 class Seen(NamedTuple):
-    """What statistics need of a step `[N, …]`."""
+    """The part of a step that statistics read `[N, …]`."""
 
     obs: jax.Array
     reward: jax.Array
@@ -214,12 +214,11 @@ class FusedOffPolicy(FusedProgram):
         before = carry.counters.env_steps
         key, env_key, action_key, draw_key, noise_key = jax.random.split(carry.key, 5)
         settings = self.settings_at(carry.counters)
+        numbers = (self.rounds, self.updates_per_round, self.replay.num_draws, self.buffer.batch_size)
         draws = (
             self.env.draw(env_key, shape),
             self.acting.draw(action_key, shape),
-            jax.random.uniform(
-                draw_key, (self.rounds, self.updates_per_round, self.replay.num_draws, self.buffer.batch_size)
-            ),
+            jax.random.uniform(draw_key, numbers),
             jax.random.split(noise_key, (self.rounds, self.updates_per_round + self.rows_per_round)),
         )
 
@@ -229,9 +228,8 @@ class FusedOffPolicy(FusedProgram):
             inputs = (noise, numbers, keys[self.updates_per_round :])
             carry, (reward, ends, seen) = jax.lax.scan(self._act, carry, inputs)
             updates = (draws, keys[: self.updates_per_round])
-            whole = (
-                carry.counters.env_steps - began == self.rows_per_round * self.num_envs
-            )  # not cut short by the budget
+            # Not cut short by the budget.
+            whole = carry.counters.env_steps - began == self.rows_per_round * self.num_envs
             learner, buffer, logs = self._learn(carry, updates, tuple(settings.values()), whole)
             return carry._replace(learner=learner, buffer=buffer), (reward.sum(), ends, logs, seen)
 
@@ -291,7 +289,7 @@ class FusedOffPolicy(FusedProgram):
 
     def _learn(
         self, carry: Carry, updates: Draws, rates: tuple[jax.Array, ...], whole: jax.Array
-    ) -> tuple[LearnerState, ReplayState, Logs]:
+    ) -> tuple[AnyState, ReplayState, Logs]:
         """The updates of one whole round, after the warm-up and once the buffer holds a batch."""
         buffer, counters = self.buffer, carry.counters
         due = whole & (counters.env_steps >= buffer.warmup + buffer.train_every)

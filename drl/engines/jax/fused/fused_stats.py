@@ -240,15 +240,15 @@ class Carry(NamedTuple):
     """The whole state of a run between two learning steps."""
 
     learner: Any  # state of the algorithm
-    env: State  # None, as the next three, in programs that begin all episodes anew
-    obs: jax.Array | None
-    running: RunningEpisodes | None
+    env: State  # None, as the next two, in a program that begins all episodes anew
+    obs: Tree  # [N, …]
+    running: Tree  # `RunningEpisodes`
     counters: Counters
     key: jax.Array
     running_stats: FusedRunningStats | None  # of observations, if they are normalized
     scaler: Scaler | None  # of rewards, if they are normalized
-    buffer: Any = None  # of replay
-    noise: jax.Array | None = None  # of the exploration, likewise
+    buffer: Tree = None  # of a program with replay
+    noise: Tree = None  # of its exploration
 
 
 @dataclass(frozen=True)
