@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -162,12 +162,12 @@ class PureOnPolicy(Pure):
         """One learning step with random numbers from `key`: the new state, and numbers to log."""
         return self.update(state, window, self.draw(key, window), rate, *rates)
 
-    def draw(self, key: jax.Array, window: Window) -> Any:
+    def draw(self, key: jax.Array, window: Window) -> Tree:
         """The random numbers of one learning step: a key for dropout; None without it."""
         return key if self.drops else None
 
     def update(
-        self, state: LearnerState, window: Window, draws: Any, rate: ArrayLike, *rates: ArrayLike
+        self, state: LearnerState, window: Window, draws: Tree, rate: ArrayLike, *rates: ArrayLike
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """One learning step with given random numbers. `rates` are those that change."""
         raise NotImplementedError
@@ -220,7 +220,7 @@ class OnPolicyLearner(Learner):
         """The part of a batch that `update` takes."""
         return window_of(batch)
 
-    def draws(self, batch: RolloutBatch) -> Any:
+    def draws(self, batch: RolloutBatch) -> Tree:
         """The random numbers of one learning step; see `PureOnPolicy.draw`."""
         return self.dropout_key()
 

@@ -14,7 +14,7 @@ from drl.core.errors import BadInput, UnusableFile
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.normalize import ObsNormalizer
 from drl.core.seeding import generator_state, restore_generator, stream_of
-from drl.core.specs import MASK_KEY, ActionSpec, Array, Distribution, ObsSpec, PlainDict, Specs
+from drl.core.specs import MASK_KEY, ActionSpec, AnyArray, Array, Distribution, ObsSpec, PlainDict, Specs
 from drl.core.state_files import StateDict
 from drl.core.variants import agent_in, answered_variant, find_variant, maker_in, require_variant
 from drl.engines.numpy import distributions
@@ -24,7 +24,7 @@ from drl.engines.numpy.layer_parts import activation_of
 from drl.engines.numpy.model_kinds import AnyQHead, distribution_of, known_variant
 from drl.engines.numpy.networks import as_rows, mlp_forward, noise_of, policy_net, q_net, value_layers
 
-Output = Any  # of a model: an array of its engine, or (distribution parameters, values)
+Output = AnyArray  # of a model: an array of its engine, or (distribution parameters, values)
 ModelT = TypeVar("ModelT")
 
 

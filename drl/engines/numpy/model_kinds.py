@@ -4,7 +4,7 @@ The heads and models of both engines have these base classes, so that both engin
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from drl.core.configs import ModelConfig
 from drl.core.errors import UnusableFile
@@ -35,7 +35,7 @@ class AnyPolicyValueModel:
 class AnyHeadModel:
     """Base class of our models of a backbone and a head."""
 
-    head: Any
+    head: object
 
 
 def known_variant(model: object) -> str | None:

@@ -90,16 +90,20 @@ class TorchAgent(ModelAgent[nn.Module]):
         return self._first_parameter.device
 
     def parameters(self) -> dict[str, Array]:
+        """The model's current parameters by name."""
         return {name: t.detach().cpu().numpy() for name, t in parameters_by_name(self.model).items()}
 
     def load_parameters(self, params: dict[str, Array], source: str) -> None:
+        """Copy parameters into the model; every name and shape must match."""
         load_parameters(self.model, params, source)
 
     def architecture(self) -> PlainDict | None:
+        """The config that the model was built from; None for a custom model."""
         return architecture_of(self.model, self.variant, self.obs_spec, self.action_spec)
 
     @classmethod
     def filled(cls, model: nn.Module, params: dict[str, Array], source: str, device: str) -> nn.Module:
+        """A model with these parameters, on a device."""
         load_parameters(model, params, source)
         return model.to(device)
 

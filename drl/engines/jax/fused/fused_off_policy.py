@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +92,7 @@ class ActByPolicy:
     def draw(self, key: jax.Array, shape: tuple[int, ...]) -> Tree:
         start, sample, noise = jax.random.split(key, 3)
         entries = (*shape, max(self.pure.dist.entries, 1))
-        draws: dict[str, Any] = {"start": jax.random.uniform(start, entries)}
+        draws: Tree = {"start": jax.random.uniform(start, entries)}
         draws["sample"] = ops.random_draws(self.pure.dist, sample, shape)
         return draws | ({"noise": jax.random.normal(noise, entries)} if self.sigma else {})
 
@@ -141,6 +141,7 @@ class FusedOffPolicy(FusedProgram):
     `updates_per_log` updates need. After the budget is used up, steps do not count and nothing is learned.
     """
 
+    pure: PureDQN | PureOffPolicy
     buffer: ReplayConfig = field(default_factory=ReplayConfig)
     exploration: ExplorationConfig = field(default_factory=EpsilonGreedyConfig)
 
@@ -191,7 +192,9 @@ class FusedOffPolicy(FusedProgram):
         """How it explores."""
         first_update = max(self.buffer.warmup, self.buffer.batch_size)
         if isinstance(self.exploration, EpsilonGreedyConfig):
+            assert isinstance(self.pure, PureDQN)
             return ActEpsilonGreedy(self.pure, self.exploration, self.env.action_spec, first_update)
+        assert isinstance(self.pure, PureOffPolicy)
         return ActByPolicy(self.pure, self.exploration, self.env.action_spec, first_update)
 
     @property

@@ -14,7 +14,7 @@ from drl.engines.jax.fused import fused_stats
 from drl.engines.jax.fused.fused_stats import Carry, Counters, Ends, FusedProgram, Report, RunningEpisodes, record_step
 from drl.engines.jax.layers import Tree
 from drl.engines.jax.models import policy_of
-from drl.engines.jax.on_policy import Window, flat
+from drl.engines.jax.on_policy import PureOnPolicy, Window, flat
 
 Playing = tuple[State, jax.Array, RunningEpisodes]  # N environments, their observations, their episodes
 Row = tuple[tuple[Tree, ...], Ends]  # columns of a Window, and episodes that ended
@@ -23,6 +23,8 @@ Row = tuple[tuple[Tree, ...], Ends]  # columns of a Window, and episodes that en
 @dataclass(frozen=True)
 class FusedOnPolicy(FusedProgram):
     """PPO and A2C: a rollout of T steps of every environment, then one learning step."""
+
+    pure: PureOnPolicy
 
     @property
     def rows(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from drl.core.schedules import FUNCTIONS, Constant, Cosine, Exponential, Linear,
 from drl.core.specs import AnyArray
 from drl.engines.jax.envs.jax_env import JaxEnv, JaxStep, State
 from drl.engines.jax.layers import Tree
+from drl.engines.jax.learner import Pure
 from drl.engines.jax.off_policy import Sometimes
 from drl.engines.jax.on_policy import Window, flat, weight_of
 
@@ -239,7 +240,7 @@ def record_step(running: RunningEpisodes, step: JaxStep) -> tuple[RunningEpisode
 class Carry(NamedTuple):
     """The whole state of a run between two learning steps."""
 
-    learner: Any  # state of the algorithm
+    learner: Tree  # state of the algorithm
     env: State  # None, as the next two, in a program that begins all episodes anew
     obs: Tree  # [N, …]
     running: Tree  # `RunningEpisodes`
@@ -257,14 +258,14 @@ class FusedProgram:
     functions. A subclass has `rows`, `begin(params, key) → carry` and `learn_step(carry) → (carry, report)`."""
 
     env: JaxEnv
-    pure: Any  # the algorithm without state
+    pure: Pure  # the algorithm without state
     num_envs: int
     budget: Budget
     normalize_obs: bool = False
     normalize_reward: bool = False
 
     @classmethod
-    def make(cls, pure: Any, setup: Setup) -> Self:
+    def make(cls, pure: Pure, setup: Setup) -> Self:
         """The program of an algorithm in a setting."""
         own = {field.name for field in fields(cls)}
         return cls(pure=pure, **{name: value for name, value in setup._asdict().items() if name in own})

@@ -345,7 +345,7 @@ def compile_trainer(
     return SeedBatch(learner, [agent], config, reward_threshold=threshold).trainers[0]
 
 
-def _program(algorithm: Algorithm[Any], setup: Setup) -> Any:
+def _program(algorithm: Algorithm[Any], setup: Setup) -> FusedProgram:
     """The program of an algorithm's record."""
     record: AlgorithmRecord = algorithm.record  # type: ignore[attr-defined]
     if record.fused is None:
@@ -354,4 +354,5 @@ def _program(algorithm: Algorithm[Any], setup: Setup) -> Any:
         raise BadInput("checkpoint_rows is not for a compiled program, whose whole state is stored; leave it out")
     check_traceable(algorithm.config)  # type: ignore[attr-defined]
     check_traceable(setup.exploration)
-    return resolve(record.fused).make(algorithm.pure, setup)  # type: ignore[attr-defined]
+    program: FusedProgram = resolve(record.fused).make(algorithm.pure, setup)  # type: ignore[attr-defined]
+    return program
