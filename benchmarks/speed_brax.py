@@ -19,7 +19,7 @@ PPO = {"rollout_length": 64, "epochs": 4, "minibatches": 8}
 def measure(env_id: str, backend: str, num_envs: int, rounds: int) -> str:
     from drl.algorithms.ppo import PPOConfig
     from drl.core.configs import ModelConfig
-    from drl.engines.jax.envs.env_table import make_jax_env
+    from drl.engines.jax.envs import make_jax_env
     from drl.engines.jax.fused.fused_stats import Budget
     from drl.engines.jax.fused.fused_trainer import build_fused
 

@@ -71,7 +71,7 @@ def ours(name: str) -> tuple[dict[str, Callable[[], None]], int]:
 
     from drl.algorithms.ppo import PPOConfig
     from drl.core.configs import ModelConfig
-    from drl.engines.jax.envs.env_table import make_jax_env
+    from drl.engines.jax.envs import make_jax_env
     from drl.engines.jax.fused.fused_stats import Budget
     from drl.engines.jax.fused.fused_trainer import SeedBatch, build_fused
     from drl.settings.experiment import Experiment

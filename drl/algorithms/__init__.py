@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from drl.algorithms import a2c, dqn, ppo, reinforce, sac, td3
 from drl.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.configs import ConfigClass
+from drl.core.configs import Config, ConfigClass
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import Factory, Maker, resolve
-from drl.core.specs import ActionSpec
+from drl.core.normalize import ObsNormalizer, obs_normalizer
+from drl.core.specs import ActionSpec, Specs
+from drl.core.variants import VARIANTS, ModelVariant
 
 # The only table of algorithms: name → record.
 ALGORITHMS: dict[str, AlgorithmRecord] = {
@@ -50,6 +52,21 @@ def class_in(record: AlgorithmRecord, engine: str, action_spec: ActionSpec) -> F
             f"{record.name} is not available in the {engine} engine; use --engine {' or '.join(record.engines)}"
         )
     return resolve(record.engines[engine])
+
+
+class LearnerParts(NamedTuple):
+    """What an engine builds a learner from."""
+
+    learner: Factory  # class of the algorithm
+    variant: ModelVariant
+    normalizer: ObsNormalizer | None
+
+
+def learner_parts(algorithm: str, engine: str, specs: Specs, config: Config, normalize_obs: bool) -> LearnerParts:
+    """Return the algorithm's class in an engine, the variant of its model, and the normalizer of its agent."""
+    record = find_algorithm(algorithm)
+    learner, variant = class_in(record, engine, specs.action_spec), VARIANTS[record.variant(config)]
+    return LearnerParts(learner, variant, obs_normalizer(specs.obs_spec) if normalize_obs else None)
 
 
 def register_algorithm(

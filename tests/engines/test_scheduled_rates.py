@@ -15,7 +15,7 @@ from drl.core.errors import BadInput
 from drl.core.schedules import register_schedule
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.transition import RolloutBatch
-from drl.engines.jax.fused import fused_learner
+from drl.engines.jax.fused import fused_trainer
 from drl.engines.torch.algorithms.ppo import PPO
 from drl.engines.torch.models import make_policy_value_model
 from drl.runs.building import open_trainer
@@ -37,8 +37,8 @@ EXPECTED = {
 @pytest.fixture(autouse=True)
 def quick_programs(monkeypatch):
     options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    program = jax.jit(fused_learner._one.__wrapped__, static_argnums=(0, 1), compiler_options=options)
-    monkeypatch.setattr(fused_learner, "_one", program)
+    program = jax.jit(fused_trainer._one.__wrapped__, static_argnums=(0, 1), compiler_options=options)
+    monkeypatch.setattr(fused_trainer, "_one", program)
 
 
 def sizes_of(algorithm):

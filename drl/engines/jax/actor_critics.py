@@ -16,7 +16,7 @@ from drl.core.configs import ActorCriticConfig, backbone_name, changed_config
 from drl.core.settings import ActorCriticSettings
 from drl.core.specs import ActionSpec, Distribution, ObsSpec, Specs
 from drl.engines.jax.backbones import MLP, Backbone, Obs, first_weights, make_backbone
-from drl.engines.jax.layers import BatchRenorm, Linear, Params, activation_of, dropped, named, part
+from drl.engines.jax.layers import BatchRenorm, Dense, Params, activation_of, dropped, named, part
 from drl.engines.jax.models import Model, PolicyModel, QHead, make_policy_head, make_q_head, new_state
 from drl.engines.numpy.layer_parts import Gain
 
@@ -49,7 +49,7 @@ class RenormMLP:
     def init(self, rng: np.random.Generator) -> Params:
         drawn: Params = {}
         for i, pair in enumerate(itertools.pairwise(self.widths)):
-            drawn |= named(f"layers.{i}", Linear(*pair, self.gain).init(rng))
+            drawn |= named(f"layers.{i}", Dense(*pair, self.gain).init(rng))
         for i, width in enumerate(self.widths):
             drawn |= named(f"norms.{i}", BatchRenorm(width, self.warmup).init(rng))
         return drawn
@@ -65,7 +65,7 @@ class RenormMLP:
     def _forward(self, params: Params, x: jax.Array, running: Params | None) -> jax.Array:
         for i, width in enumerate(self.widths):
             if i:
-                x = Linear(self.widths[i - 1], width, None).apply(part(params, f"layers.{i - 1}"), x)
+                x = Dense(self.widths[i - 1], width, None).apply(part(params, f"layers.{i - 1}"), x)
                 x = dropped(params, activation_of(self.activation)(x), self.dropout, i)
             norm, own = BatchRenorm(width, self.warmup), part(params, f"norms.{i}")
             if running is None:

@@ -7,6 +7,7 @@ A backbone is configuration: a frozen dataclass with `init(rng) -> params` and a
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,11 +27,11 @@ from drl.core.configs import (
 from drl.core.errors import BadInput
 from drl.core.network_parts import BACKBONES, part_maker
 from drl.core.specs import AnyArray, ObsSpec
-from drl.engines.jax.layers import Convolution, LayerNorm, Linear, Params, activation_of, dropped, named, part
+from drl.engines.jax.layers import Convolution, Dense, LayerNorm, Params, activation_of, dropped, named, part
 from drl.engines.numpy.layer_parts import HIDDEN_GAIN, Gain, gain_of
 
 Obs = Any  # an array `[B, …]`, or a dict of them for observations with several parts
-Layers = dict[str, Linear | Convolution]  # by the name of their parameters in an agent file
+Layers = dict[str, Dense | Convolution]  # by the name of their parameters in an agent file
 
 
 def fields(obs: AnyArray) -> Obs:
@@ -39,11 +40,11 @@ def fields(obs: AnyArray) -> Obs:
 
 
 class Backbone(Protocol):
-    """From observations to features: a configuration whose parameters are given to it."""
+    """From observations to features: a configuration; its parameters are an argument."""
 
     @property
     def features(self) -> int:
-        """Width of what it answers."""
+        """Width of its output."""
 
     def init(self, rng: np.random.Generator) -> Params:
         """First parameters."""
@@ -62,8 +63,8 @@ def init_layers(layers: Layers, rng: np.random.Generator) -> Params:
 
 @dataclass(frozen=True)
 class MLP:
-    """Fully connected layers over the flattened observation. The first one is never noisy, as
-    the convolutions of a CNN are not.
+    """Fully connected layers over the flattened observation. The first one is never noisy, like the convolutions of a
+    CNN.
 
     >>> net = MLP((4,), hidden_sizes=(8, 8))
     >>> net.apply(net.init(np.random.default_rng(0)), np.zeros((3, 4), np.float32)).shape
@@ -90,7 +91,7 @@ class MLP:
         """Its linear layers by name."""
         widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden_sizes])
         first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file, flattening counts as a layer
-        layers = [Linear(*pair, self.gain, self.sigma if i else 0.0) for i, pair in enumerate(widths)]
+        layers = [Dense(*pair, self.gain, self.sigma if i else 0.0) for i, pair in enumerate(widths)]
         every = 3 if self.layer_norm else 2  # linear, normalization, activation
         return {str(first + every * i): layer for i, layer in enumerate(layers)}
 
@@ -137,10 +138,10 @@ class Simba:
     def layers(self) -> Layers:
         """Its linear layers by name."""
         width, inside = self.features, 4 * self.features
-        layers: Layers = {"embed": Linear(math.prod(self.obs_shape), width, self.gain)}
+        layers: Layers = {"embed": Dense(math.prod(self.obs_shape), width, self.gain)}
         for block in range(len(self.hidden_sizes)):
-            layers[f"blocks.{block}.up"] = Linear(width, inside, self.gain)
-            layers[f"blocks.{block}.down"] = Linear(inside, width, self.gain)
+            layers[f"blocks.{block}.up"] = Dense(width, inside, self.gain)
+            layers[f"blocks.{block}.down"] = Dense(inside, width, self.gain)
         return layers
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -161,8 +162,33 @@ class Simba:
         return norm.apply(part(params, "norm"), x)
 
 
+class Convolutional(ABC):
+    """Convolutions, then fully connected layers, all with relu; then dropout. A subclass is configuration."""
+
+    dropout: float
+
+    @property
+    @abstractmethod
+    def layers(self) -> Layers:
+        """Its layers by name."""
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return init_layers(self.layers, rng)
+
+    def apply(self, params: Params, obs: Obs) -> jax.Array:
+        x = self.channels_first(obs)
+        for name, layer in self.layers.items():
+            x = x.reshape(x.shape[0], -1) if isinstance(layer, Dense) else x
+            x = jax.nn.relu(layer.apply(part(params, name), x))
+        return dropped(params, jnp.asarray(x), self.dropout)
+
+    def channels_first(self, obs: Obs) -> Obs:
+        """Observations as the convolutions take them."""
+        return obs
+
+
 @dataclass(frozen=True)
-class NatureCNN:
+class NatureCNN(Convolutional):
     """The convolutional network of the 2015 DQN paper, for channel-first images of at least 36 × 36."""
 
     obs_shape: tuple[int, ...]
@@ -180,24 +206,36 @@ class NatureCNN:
 
     @property
     def layers(self) -> Layers:
-        """Its layers by name."""
         height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in self.obs_shape[1:])
         return {
             "0": Convolution(self.obs_shape[0], 32, (8, 8), 4, self.gain),
             "2": Convolution(32, 64, (4, 4), 2, self.gain),
             "4": Convolution(64, 64, (3, 3), 1, self.gain),
-            "7": Linear(64 * height * width, self.features, self.gain, self.sigma),
+            "7": Dense(64 * height * width, self.features, self.gain, self.sigma),
         }
-
-    def init(self, rng: np.random.Generator) -> Params:
-        return init_layers(self.layers, rng)
-
-    def apply(self, params: Params, obs: Obs) -> jax.Array:
-        return _convolve(self.layers, params, obs, self.dropout)
 
 
 @dataclass(frozen=True)
-class Conv1d:
+class SmallCNN(Convolutional):
+    """Two small convolutions, for channel-first images from 5 × 5 that are too small for the Nature CNN."""
+
+    obs_shape: tuple[int, ...]
+    features: int = 512
+    gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
+    dropout: float = 0.0  # share of the features, in updates
+
+    @property
+    def layers(self) -> Layers:
+        inputs = 32 * (self.obs_shape[1] - 4) * (self.obs_shape[2] - 4)
+        return {
+            "0": Convolution(self.obs_shape[0], 16, (3, 3), 1, self.gain),
+            "2": Convolution(16, 32, (3, 3), 1, self.gain),
+            "5": Dense(inputs, self.features, self.gain),
+        }
+
+
+@dataclass(frozen=True)
+class Conv1d(Convolutional):
     """Convolutions along time for sequences `[B, L, C]`, such as the last L rounds of a game."""
 
     obs_shape: tuple[int, ...]
@@ -218,20 +256,16 @@ class Conv1d:
 
     @property
     def layers(self) -> Layers:
-        """Its layers by name."""
         pairs = list(itertools.pairwise([self.obs_shape[1], *self.channels]))
         layers: Layers = {
             f"layers.{2 * i}": Convolution(*pair, (self.kernel,), gain=self.gain) for i, pair in enumerate(pairs)
         }
         length = self.obs_shape[0] - len(pairs) * (self.kernel - 1)
-        flat = Linear(pairs[-1][1] * length, self.features, self.gain, self.sigma)
+        flat = Dense(pairs[-1][1] * length, self.features, self.gain, self.sigma)
         return layers | {f"layers.{2 * len(pairs) + 1}": flat}
 
-    def init(self, rng: np.random.Generator) -> Params:
-        return init_layers(self.layers, rng)
-
-    def apply(self, params: Params, obs: Obs) -> jax.Array:
-        return _convolve(self.layers, params, jnp.swapaxes(obs, 1, 2), self.dropout)
+    def channels_first(self, obs: Obs) -> Obs:
+        return jnp.swapaxes(obs, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -248,42 +282,7 @@ class Pixels:
         return named("backbone", self.backbone.init(rng))
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
-        features: jax.Array = self.backbone.apply(part(params, "backbone"), jnp.asarray(obs, jnp.float32) / 255.0)
-        return features
-
-
-def _convolve(layers: Layers, params: Params, x: AnyArray, dropout: float) -> jax.Array:
-    """Convolutions, then fully connected layers, all with relu; then dropout."""
-    for name, layer in layers.items():
-        x = x.reshape(x.shape[0], -1) if isinstance(layer, Linear) else x
-        x = jax.nn.relu(layer.apply(part(params, name), x))
-    return dropped(params, jnp.asarray(x), dropout)
-
-
-@dataclass(frozen=True)
-class SmallCNN:
-    """Two small convolutions, for channel-first images from 5 × 5 that are too small for the Nature CNN."""
-
-    obs_shape: tuple[int, ...]
-    features: int = 512
-    gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
-    dropout: float = 0.0  # share of the features, in updates
-
-    @property
-    def layers(self) -> Layers:
-        """Its layers by name."""
-        seen = 32 * (self.obs_shape[1] - 4) * (self.obs_shape[2] - 4)
-        return {
-            "0": Convolution(self.obs_shape[0], 16, (3, 3), 1, self.gain),
-            "2": Convolution(16, 32, (3, 3), 1, self.gain),
-            "5": Linear(seen, self.features, self.gain),
-        }
-
-    def init(self, rng: np.random.Generator) -> Params:
-        return init_layers(self.layers, rng)
-
-    def apply(self, params: Params, obs: Obs) -> jax.Array:
-        return _convolve(self.layers, params, obs, self.dropout)
+        return self.backbone.apply(part(params, "backbone"), jnp.asarray(obs, jnp.float32) / 255.0)
 
 
 @dataclass(frozen=True)
@@ -298,33 +297,30 @@ class KeyedBackbone:
     def features(self) -> int:
         return self.mlp.features
 
+    @staticmethod
+    def prefix(path: str) -> str:
+        """Of an encoder's parameters, as in the PyTorch engine, where names of modules have no dots."""
+        return f"encoders.{path.replace('.', '/')}"
+
     def init(self, rng: np.random.Generator) -> Params:
         drawn: Params = {}
         for name, encoder in self.encoders:
-            drawn |= {} if encoder is None else named(f"encoders.{_module_name(name)}", encoder.init(rng))
+            drawn |= {} if encoder is None else named(self.prefix(name), encoder.init(rng))
         return drawn | named("mlp", self.mlp.init(rng))
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
         parts = []
         for name, encoder in self.encoders:
-            seen = obs[name]
-            if encoder is not None:
-                seen = encoder.apply(part(params, f"encoders.{_module_name(name)}"), seen)
-            parts.append(jnp.reshape(seen, (seen.shape[0], -1)))
+            x = obs[name] if encoder is None else encoder.apply(part(params, self.prefix(name)), obs[name])
+            parts.append(jnp.reshape(x, (x.shape[0], -1)))
         return self.mlp.apply(part(params, "mlp"), jnp.concatenate(parts, axis=1))
-
-
-def _module_name(path: str) -> str:
-    return path.replace(".", "/")  # as in the PyTorch engine, where names of modules have no dots
 
 
 def _keyed(obs_spec: ObsSpec, config: AnyModelConfig) -> KeyedBackbone:
     sigma, gain = first_weights(config)
     encoders = {name: _image_encoder(leaf, config) if leaf.is_image else None for name, leaf in obs_spec.leaves.items()}
-    width = sum(
-        math.prod(leaf.shape) if (encoder := encoders[name]) is None else encoder.features
-        for name, leaf in obs_spec.leaves.items()
-    )
+    widths = {name: math.prod(leaf.shape) for name, leaf in obs_spec.leaves.items()}
+    width = sum(widths[name] if encoder is None else encoder.features for name, encoder in encoders.items())
     mlp = MLP((width,), tuple(config.hidden_sizes), config.activation, sigma, gain, dropout=config.dropout)
     return KeyedBackbone(tuple(encoders.items()), mlp)
 

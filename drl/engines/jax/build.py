@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from drl.algorithms import class_in, find_algorithm
+from drl.algorithms import learner_parts
 from drl.core.agent_files import Start
 from drl.core.configs import Config
 from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
-from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds
 from drl.core.specs import Specs
 from drl.core.transition import Batch
-from drl.core.variants import VARIANTS, agent_in, maker_in
+from drl.core.variants import agent_in, maker_in
 from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import new_state
@@ -42,10 +41,7 @@ def build_learner(
 ) -> tuple[JaxAgent, Algorithm[Batch]]:
     """An agent and the algorithm that trains it, seeded by streams of the root seed."""
     obs_spec, action_spec, (model_config, config) = specs.obs_spec, specs.action_spec, configs
-    record = find_algorithm(algorithm)
-    learner = class_in(record, "jax", action_spec)
-    variant = VARIANTS[record.variant(config)]
-    normalizer = obs_normalizer(obs_spec) if normalize_obs else None
+    learner, variant, normalizer = learner_parts(algorithm, "jax", specs, config, normalize_obs)
     if own_model is None:
         state = new_state(maker_in(variant, "jax")(obs_spec, action_spec, model_config), specs, seeds.root, device)
     else:

@@ -116,7 +116,7 @@ def noise_for(params: Tree, draw: Callable[[int], AnyArray]) -> Params:
 
 
 @dataclass(frozen=True)
-class Linear:
+class Dense:
     """x Wᵀ + b, or a noisy layer (Fortunato et al., 2018).
 
     Noisy: y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorized noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.

@@ -4,7 +4,7 @@ import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,16 @@ from drl.engines.jax import ops
 from drl.engines.jax.backbones import fields
 from drl.engines.jax.layers import Params, Tree, has_dropout
 from drl.engines.jax.model_state import ModelState, by_name, restore_state, state_arrays
-from drl.engines.jax.models import distribution_of, known_variant
-from drl.engines.jax.on_policy import LearnerState
 from drl.engines.jax.optimizer import AnyOptimizer, OptState, optimizer_of
+from drl.engines.numpy.model_kinds import distribution_of, known_variant
+
+
+class LearnerState(NamedTuple):
+    """State of most algorithms between two updates."""
+
+    params: Tree
+    optimizer: OptState
+    running_mean: AnyArray | None = None  # float32: of REINFORCE's returns, for baseline `mean`; NaN before the first
 
 
 class Learner(ScheduledRates):

@@ -13,7 +13,8 @@ import numpy as np
 from drl.core.errors import BadInput
 from drl.core.specs import Array
 from drl.engines.jax.layers import Params, Tree
-from drl.engines.jax.models import AnyModel, check_parameters
+from drl.engines.jax.models import AnyModel
+from drl.engines.numpy.model_kinds import check_parameters
 
 T = TypeVar("T")
 

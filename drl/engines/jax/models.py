@@ -14,14 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from drl.core.configs import ActorCriticConfig, AnyModelConfig, ModelConfig, QModelConfig, changed_config
-from drl.core.errors import BadInput, UnusableFile
+from drl.core.errors import BadInput
 from drl.core.network_parts import HEADS, part_maker
 from drl.core.seeding import seeds_of
 from drl.core.settings import ModelSettings, QModelSettings
 from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec, PlainDict, Specs
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.jax.backbones import Backbone, Obs, make_backbone
-from drl.engines.jax.layers import Linear, Params, Tree, named, part
+from drl.engines.jax.layers import Dense, Params, Tree, named, part
+from drl.engines.numpy import model_kinds
 from drl.engines.numpy.layer_parts import POLICY_GAIN, Gain, gain_of
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class Head(Protocol):
-    """From features to outputs: a configuration whose parameters are given to it."""
+    """From features to outputs: a configuration; its parameters are an argument."""
 
     @property
     def features(self) -> int:
-        """Width of what it takes."""
+        """Width of its input."""
 
     def init(self, rng: np.random.Generator) -> Params:
         """First parameters."""
@@ -45,7 +46,7 @@ class Head(Protocol):
 
 
 @dataclass(frozen=True)
-class LogitsHead:
+class LogitsHead(model_kinds.AnyLogitsHead):
     """Logits for categorical, multi-categorical (concatenated) and Bernoulli policies."""
 
     features: int
@@ -53,18 +54,14 @@ class LogitsHead:
     gain: Gain = field(default=POLICY_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
-        return self._layer.init(rng)
+        return Dense(self.features, self.num_params, self.gain).init(rng)
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
-        return self._layer.apply(params, features)
-
-    @property
-    def _layer(self) -> Linear:
-        return Linear(self.features, self.num_params, self.gain)
+        return Dense(self.features, self.num_params).apply(params, features)
 
 
 @dataclass(frozen=True)
-class GaussianHead:
+class GaussianHead(model_kinds.AnyPolicyHead):
     """Means from the features, and state-independent log standard deviations; concatenated."""
 
     features: int
@@ -74,19 +71,15 @@ class GaussianHead:
 
     def init(self, rng: np.random.Generator) -> Params:
         log_std = np.full(self.entries, self.log_std_init, np.float32)
-        return named("mean", self._layer.init(rng)) | {"log_std": log_std}
+        return named("mean", Dense(self.features, self.entries, self.gain).init(rng)) | {"log_std": log_std}
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
-        mean = self._layer.apply(part(params, "mean"), features)
+        mean = Dense(self.features, self.entries).apply(part(params, "mean"), features)
         return jnp.concatenate([mean, jnp.broadcast_to(params["log_std"], mean.shape)], axis=-1)
-
-    @property
-    def _layer(self) -> Linear:
-        return Linear(self.features, self.entries, self.gain)
 
 
 @dataclass(frozen=True)
-class SquashedGaussianHead:
+class SquashedGaussianHead(model_kinds.AnySquashedHead):
     """Means and log standard deviations, both from the features; concatenated. For actions squashed by tanh."""
 
     features: int
@@ -94,15 +87,13 @@ class SquashedGaussianHead:
     gain: Gain = field(default=POLICY_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
-        return named("mean", self._layer.init(rng)) | named("log_std", self._layer.init(rng))
+        layer = Dense(self.features, self.entries, self.gain)
+        return named("mean", layer.init(rng)) | named("log_std", layer.init(rng))
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
-        mean, log_std = (self._layer.apply(part(params, name), features) for name in ("mean", "log_std"))
+        layer = Dense(self.features, self.entries)
+        mean, log_std = (layer.apply(part(params, name), features) for name in ("mean", "log_std"))
         return jnp.concatenate([mean, jnp.clip(log_std, *LOG_STD_RANGE)], axis=-1)
-
-    @property
-    def _layer(self) -> Linear:
-        return Linear(self.features, self.entries, self.gain)
 
 
 @dataclass(frozen=True)
@@ -113,14 +104,14 @@ class ValueHead:
     gain: Gain = field(default=1.0, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
-        return Linear(self.features, 1, self.gain).init(rng)
+        return Dense(self.features, 1, self.gain).init(rng)
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
-        return Linear(self.features, 1).apply(params, features).squeeze(-1)
+        return Dense(self.features, 1).apply(params, features).squeeze(-1)
 
 
 @dataclass(frozen=True)
-class QHead:
+class QHead(model_kinds.AnyQHead):
     """Action values, plain or with any of: dueling streams, a distribution over returns, noisy layers.
 
     `apply` gives `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` turns
@@ -155,10 +146,10 @@ class QHead:
         return np.linspace(self.v_min, self.v_max, self.atoms, dtype=np.float32)
 
     @property
-    def layers(self) -> dict[str, Linear]:
+    def layers(self) -> dict[str, Dense]:
         """Its linear layers by name."""
-        layers = {"advantage": Linear(self.features, self.num_actions * self.atoms, self.gain, self.sigma)}
-        value = Linear(self.features, self.atoms, self.gain, self.sigma)
+        layers = {"advantage": Dense(self.features, self.num_actions * self.atoms, self.gain, self.sigma)}
+        value = Dense(self.features, self.atoms, self.gain, self.sigma)
         return layers | ({"state_value": value} if self.dueling else {})
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -222,7 +213,7 @@ class AnyModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(model_kinds.AnyHeadModel):
     """Backbone + head.
 
     >>> from drl.engines.jax.backbones import MLP
@@ -298,7 +289,7 @@ def new_state(model: "AnyModel", specs: Specs, seed: int | None, device: str = "
 
 
 @dataclass(frozen=True)
-class PolicyValueModel:
+class PolicyValueModel(model_kinds.AnyPolicyValueModel):
     """An actor and a critic. With `shared` the critic uses the actor's backbone."""
 
     actor: Model
@@ -346,7 +337,7 @@ def critic_params(model: PolicyValueModel, params: Params) -> Params:
 
 
 class FlaxModule(Protocol):
-    """What we use of `flax.linen.Module`."""
+    """The methods of `flax.linen.Module` that `FlaxModel` calls."""
 
     def init(self, key: jax.Array, obs: Obs, /) -> Tree:
         """Variables for observations of this shape."""
@@ -398,7 +389,8 @@ def make_policy_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: 
 
 def make_policy_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig) -> PolicyModel:
     """A policy alone."""
-    _refuse_recurrence(config)
+    if config.recurrent != "none":
+        raise BadInput(f"recurrent is {config.recurrent!r}, which the JAX engine does not have; use --engine torch")
     backbone = make_backbone(config, obs_spec)
     distribution = Distribution.on(action_spec, config.distribution)
     return PolicyModel(backbone, make_policy_head(distribution, backbone.features, config), config)
@@ -411,35 +403,6 @@ def make_q_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: QMode
     backbone = make_backbone(config, obs_spec)
     make: Callable[..., Head] = make_q_head if config.head == "auto" else part_maker(HEADS, config.head, "jax")
     return QModel(backbone, make(backbone.features, action_spec.sizes[0], config), config)
-
-
-def known_variant(model: object) -> str | None:
-    """The variant of one of our own models; None for a custom model, whose variant is known only from its output."""
-    if isinstance(model, PolicyValueModel):
-        return "policy_value"
-    if not isinstance(model, Model):
-        variant = getattr(model, "variant", None)
-        return variant if variant in VARIANTS else None
-    if isinstance(model.head, LogitsHead | GaussianHead | SquashedGaussianHead):
-        return "policy_only"
-    return "q_value" if isinstance(model.head, QHead) else None
-
-
-def distribution_of(model: object, action_spec: ActionSpec) -> Distribution:
-    """The distribution of a policy model: that of its head, or the attribute `distribution` of a custom model or head,
-    or the default of the action space."""
-    actor = getattr(model, "actor", model)
-    head = getattr(actor, "head", actor)
-    kind = getattr(head, "distribution", "auto")
-    config = getattr(actor, "config", None)
-    if isinstance(config, ModelConfig) and config.head != "auto":
-        kind = config.distribution
-    kind = getattr(model, "distribution", kind)
-    if isinstance(head, SquashedGaussianHead):
-        kind = "tanh_gaussian"
-    elif isinstance(head, LogitsHead) and action_spec.kind == "box":
-        kind = "deterministic"
-    return Distribution.on(action_spec, kind)
 
 
 def architecture_of(model: object, variant: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> PlainDict | None:
@@ -459,18 +422,3 @@ def _plain_form(model: Any) -> Any:
     if is_dataclass(model) and not isinstance(model, type) and hasattr(model, "actor"):
         return replace(model, actor=_plain_form(model.actor))
     return model
-
-
-def _refuse_recurrence(config: ModelConfig) -> None:
-    if config.recurrent != "none":
-        raise BadInput(f"recurrent is {config.recurrent!r}, which the JAX engine does not have; use --engine torch")
-
-
-def check_parameters(expected: dict[str, Array], given: dict[str, Array], source: str) -> None:
-    """Raise unless every name and shape matches."""
-    if differing := sorted(expected.keys() ^ given.keys()):
-        raise UnusableFile(f"{source} does not fit the model: {', '.join(differing[:4])} in one but not in the other")
-    for name, array in expected.items():
-        if array.shape != given[name].shape:
-            shapes = f"{given[name].shape} in the file, {array.shape} in the model"
-            raise UnusableFile(f"{source} does not fit the model: {name} is {shapes}")

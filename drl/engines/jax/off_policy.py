@@ -1,4 +1,4 @@
-"""What the actor-critics with a replay buffer share: the loss of their critics, the update, target networks.
+"""The parts shared by TD3 and SAC: the loss of the critics, the update, target networks.
 
 An update moves the critics, then (every `policy_delay` updates) the actor, then the target networks. Critics are plain,
 or have a distribution over returns: c51 (logits of a fixed support) or qr (quantiles).
@@ -33,7 +33,7 @@ Actions = tuple[jax.Array | None, jax.Array | None]  # `action` and `log_prob` o
 
 
 class OffPolicyState(NamedTuple):
-    """What the updates of an actor-critic carry along."""
+    """State of an actor-critic between two updates."""
 
     params: Tree  # of actor and critics
     target: Params  # of the target networks; {} without them
@@ -63,7 +63,7 @@ class Sometimes(NamedTuple):
 def critic_target(
     head: QHead, answers: jax.Array, bonus: jax.Array, rows: ReplayRows, config: OffPolicyConfig, to_drop: int = 0
 ) -> jax.Array:
-    """What the critics should answer, from their answers `[M, B]` or `[M, B, atoms]` at the next state and action.
+    """Targets of the critics, from their outputs `[M, B]` or `[M, B, atoms]` at the next state and action.
 
     `bonus` `[B]` is added to the next value: the entropy of a soft policy. Plain critics: `[B]` values; c51:
     `[B, atoms]` probabilities; qr: `[B, m]` samples of the return, without the `to_drop` largest of each critic.
@@ -161,32 +161,34 @@ class PureOffPolicy(Pure):
         config, rows = self.config, split_rows(rows)
         if config.reward_scale != 1.0:
             rows = rows._replace(reward=rows.reward * np.float32(config.reward_scale))
-        state, logs, priority = self.update_critics(state, rows, draws, rate, rates)
+        named_rates = self.rates_at(state, rates)
+        state, logs, priority = self.update_critics(state, rows, draws, rate, named_rates)
+
+        def update_policy(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+            state, logs = self.update_actor(state, rows, draws, rate, named_rates)
+            return self.update_temperature(state, rows, rate, logs)
+
         if config.policy_delay == 1:
-            state, values = self.update_actor(state, rows, draws, rate, rates)
+            state, values = update_policy(state)
             logs |= values
         else:
             due = state.count % config.policy_delay == 0
-            same = jax.eval_shape(lambda: self.update_actor(state, rows, draws, rate, rates)[1])
-            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), same)
-            state, values = jax.lax.cond(
-                due,
-                lambda now: self.update_actor(now, rows, draws, rate, rates),
-                lambda now: (now, nothing),
-                state,
-            )
+            shapes = jax.eval_shape(update_policy, state)[1]
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            state, values = jax.lax.cond(due, update_policy, lambda state: (state, nothing), state)
             logs |= {name: Sometimes(value, due) for name, value in values.items()}
-        return self._moved(state), logs, priority
+        return self.update_targets(state), logs, priority
 
-    def rates_now(self, state: OffPolicyState, rates: tuple[ArrayLike, ...]) -> Rates:
-        """What the losses get as `rates`."""
-        return self.rates(rates)
+    def rates_at(self, state: OffPolicyState, rates: tuple[ArrayLike, ...]) -> Rates:
+        """The `rates` of the losses."""
+        temperature = {"temperature": jnp.exp(state.temperature["log_alpha"])} if state.temperature else {}
+        return self.rates(rates, **temperature)
 
     def update_critics(
-        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
+        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: Rates
     ) -> tuple[OffPolicyState, dict[str, jax.Array], jax.Array]:
         """One step of the critics."""
-        hooks, named_rates = self.hooks, self.rates_now(state, rates)
+        hooks = self.hooks
 
         def loss(trained: Params) -> Loss:
             dist_params = self.model.apply(state.target if self.target_actor else state.params, rows.next_obs)
@@ -199,8 +201,8 @@ class PureOffPolicy(Pure):
             else:
                 q, next_q = q.squeeze(2), next_q.squeeze(2)  # one action: [N, B] or [N, B, atoms]
             outputs = CriticOutputs(q, next_q[draws.subset], log_prob)
-            target = jax.lax.stop_gradient(hooks.target(outputs, rows, named_rates))
-            result: Loss = hooks.critic_loss(outputs._replace(target=target), rows, named_rates)
+            target = jax.lax.stop_gradient(hooks.target(outputs, rows, rates))
+            result: Loss = hooks.critic_loss(outputs._replace(target=target), rows, rates)
             return result._replace(statistics=running)
 
         trained = trained_critics(state.params)
@@ -212,17 +214,17 @@ class PureOffPolicy(Pure):
         return state, scalars(result.metrics) | {"critic_grad_norm": norm}, result.priority
 
     def update_actor(
-        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
+        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: Rates
     ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
         """One step of the actor."""
-        config, hooks, named_rates = self.config, self.hooks, self.rates_now(state, rates)
+        config, hooks = self.config, self.hooks
 
         def loss(actor: Params) -> Loss:
             dist_params = self.model.actor.apply(with_dropout(actor, draws.dropout), rows.obs)
             action, log_prob = hooks.action(dist_params, draws.noise, rows.action_mask)
             q = self.model.q(state.params, rows.obs, action)
             q = self.model.critic.head.q_values(q if action is None else q.squeeze(2))
-            return hooks.actor_loss(ActorOutputs(dist_params, action, log_prob, q), rows, named_rates)  # type: ignore[no-any-return]
+            return hooks.actor_loss(ActorOutputs(dist_params, action, log_prob, q), rows, rates)  # type: ignore[no-any-return]
 
         rate = rate * np.float32((config.actor_learning_rate or config.learning_rate) / config.learning_rate)
         actor, actor_optimizer, result, norm = self.descend(
@@ -230,6 +232,12 @@ class PureOffPolicy(Pure):
         )
         state = state._replace(params=state.params | named("actor", actor), actor_optimizer=actor_optimizer)
         return state, scalars(result.metrics) | {"actor_grad_norm": norm}
+
+    def update_temperature(
+        self, state: OffPolicyState, rows: ReplayRows, rate: ArrayLike, logs: dict[str, jax.Array]
+    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        """One step of the temperature, if there is one. `logs` are those of the actor's step."""
+        return state, logs
 
     def answers(
         self,
@@ -239,7 +247,7 @@ class PureOffPolicy(Pure):
         action: jax.Array | None,
         next_action: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array, Params]:
-        """The critics' answers here and at the next state `[N, B, A, …]`, and the new running statistics."""
+        """The critics' outputs here and at the next state `[N, B, A, …]`, and the new running statistics."""
         if self.config.target_network:
             here, running = self.model.q_batch(params, rows.obs, action)
             return here, jax.lax.stop_gradient(self.model.q(target, rows.next_obs, next_action)), running
@@ -249,8 +257,8 @@ class PureOffPolicy(Pure):
         here, there = jnp.split(answers, 2, axis=1)
         return here, jax.lax.stop_gradient(there), running
 
-    def _moved(self, state: OffPolicyState) -> OffPolicyState:
-        """The target networks, moved towards the online ones if it is time."""
+    def update_targets(self, state: OffPolicyState) -> OffPolicyState:
+        """Move the target networks towards the online ones, every `target_every` updates."""
         if not self.config.target_network:
             return state
         share = self.config.tau * (state.count % self.config.target_every == 0)
@@ -306,7 +314,7 @@ class OffPolicyLearner(Learner):
         return self.action(dist_params, noise, mask)
 
     def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> jax.Array:
-        """What the critics should answer; see `critic_target`."""
+        """Targets of the critics; see `critic_target`."""
         raise NotImplementedError
 
     def critic_loss(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Loss:
@@ -320,7 +328,7 @@ class OffPolicyLearner(Learner):
         return Loss(loss, {"critic_loss": loss, "mean_q": q, "mean_error": priority.mean()}, priority)
 
     def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Rates) -> Loss:
-        """What the actor minimizes."""
+        """The loss of the actor."""
         raise NotImplementedError
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:

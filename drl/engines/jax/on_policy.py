@@ -1,19 +1,24 @@
-"""The first part of every on-policy update: values, log-probabilities and advantages of a rollout."""
+"""The parts shared by PPO, A2C and REINFORCE: rollouts with values and advantages, a gradient step, the learner."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
-from drl.core.contracts import PolicyOutputs
-from drl.core.specs import AnyArray, Distribution
+from drl.core.configs import Config
+from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
+from drl.core.specs import AnyArray, Distribution, Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.backbones import Obs, fields
 from drl.engines.jax.devices import split_rows
-from drl.engines.jax.layers import Tree
+from drl.engines.jax.layers import Tree, with_dropout
+from drl.engines.jax.learner import Learner, LearnerState, Pure, scalars
+from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import AnyModel, value_of
 from drl.engines.jax.optimizer import OptState
 
@@ -54,13 +59,6 @@ def minibatch_rows(order: jax.Array, parts: int, valid: AnyArray | None) -> tupl
 
 
 CHUNK = 4096  # rows per forward pass; limits the memory of image rollouts
-
-
-class LearnerState(NamedTuple):
-    """The state that PPO and A2C update."""
-
-    params: Tree
-    optimizer: OptState
 
 
 class Window(NamedTuple):
@@ -140,19 +138,6 @@ def successor_values(model: AnyModel, params: Tree, window: Window, values: jax.
     return jax.lax.cond(jnp.any(window.truncated), with_final_values, lambda: following)
 
 
-def policy_outputs(model: AnyModel, params: Tree, dist: Distribution, rows: Rows) -> PolicyOutputs:
-    """What the model gives for these rows in one forward pass."""
-    answer = model.apply(params, rows.obs)
-    dist_params, value = answer if isinstance(answer, tuple) else (answer, None)
-    log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
-    return PolicyOutputs(dist_params, value, log_prob, entropy)
-
-
-def normalized(rows: Rows) -> Rows:
-    """The same rows with advantages of mean 0 and deviation 1."""
-    return rows._replace(advantage=ops.normalize(rows.advantage, rows.weight))
-
-
 def in_chunks(forward: Callable[[Obs], Tree], obs: Obs) -> Tree:
     """`forward` over all rows; many rows are processed in chunks, one after another."""
     count = len(jax.tree.leaves(obs)[0])
@@ -165,3 +150,84 @@ def in_chunks(forward: Callable[[Obs], Tree], obs: Obs) -> Tree:
         return joined
     rest = forward(jax.tree.map(lambda leaf: leaf[whole:], obs))
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), joined, rest)
+
+
+@dataclass(frozen=True)
+class PureOnPolicy(Pure):
+    """An algorithm that learns from rollouts, as pure functions of a state."""
+
+    def step(
+        self, state: LearnerState, window: Window, key: jax.Array, rate: ArrayLike, *rates: ArrayLike
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
+        """One learning step with random numbers from `key`: the new state, and numbers to log."""
+        return self.update(state, window, self.draw(key, window), rate, *rates)
+
+    def draw(self, key: jax.Array, window: Window) -> Tree:
+        """The random numbers of one learning step: a key for dropout; None without it."""
+        return key if self.drops else None
+
+    def update(
+        self, state: LearnerState, window: Window, draws: Tree, rate: ArrayLike, *rates: ArrayLike
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
+        """One learning step with given random numbers. `rates` are those that change."""
+        raise NotImplementedError
+
+    def gradient_step(
+        self, state: LearnerState, rows: Rows, key: ArrayLike | None, rate: ArrayLike, rates: Rates
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
+        """One step of the optimizer on rows: the new state, and the mean metrics. `key` is for dropout."""
+        if self.config.normalize_advantage:
+            rows = rows._replace(advantage=ops.normalize(rows.advantage, rows.weight))
+
+        def loss(params: Tree) -> Loss:
+            answer = self.model.apply(with_dropout(params, key), rows.obs)
+            dist_params, value = answer if isinstance(answer, tuple) else (answer, None)
+            log_prob, entropy = ops.log_prob_and_entropy(self.dist, dist_params, rows.action, rows.action_mask)
+            result: Loss = self.hooks.loss(PolicyOutputs(dist_params, value, log_prob, entropy), rows, rates)
+            return result
+
+        params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
+        state = state._replace(params=params, optimizer=opt_state)
+        return state, scalars(result.metrics, rows.weight) | {"grad_norm": norm}
+
+
+_update = jax.jit(lambda pure, *inputs: pure.update(*inputs), static_argnums=0)
+
+
+class OnPolicyLearner(Learner):
+    """Learns from rollouts of its own policy. A subclass has `loss`."""
+
+    PURE: ClassVar[type[Pure]] = PureOnPolicy
+    KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "rng": None}  # only dropout draws from it
+
+    def __init__(
+        self,
+        model_state: ModelState,
+        specs: Specs,
+        config: Config = None,
+        rng: np.random.Generator | None = None,  # shuffles the rollout, or draws dropout
+    ):
+        super().__init__(model_state, specs, config, rng)
+        self.opt_state: OptState
+        self.running_mean: AnyArray | None
+        _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
+
+    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Rates) -> Loss:
+        """The loss of the model on these rows. `rows.weight` is 0 for rows that do not count."""
+        raise NotImplementedError
+
+    def window(self, batch: RolloutBatch) -> Window:
+        """The part of a batch that `update` takes."""
+        return window_of(batch)
+
+    def draws(self, batch: RolloutBatch) -> Tree:
+        """The random numbers of one learning step; see `PureOnPolicy.draw`."""
+        return self.dropout_key()
+
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
+        settings = self.settings_at(progress)
+        state = LearnerState(self.model_state.params, self.opt_state, self.running_mean)
+        inputs = (self.window(batch), self.draws(batch), *map(np.float32, settings.values()))
+        state, logs = _update(self.pure, state, *inputs)
+        self.model_state.params, self.opt_state, self.running_mean = state
+        return Learned({name: float(value) for name, value in logs.items()} | settings)

@@ -7,7 +7,7 @@ runs compiled code.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +28,12 @@ KWARGS: dict[str, tuple[str, ...]] = {
     "adam": ("betas", "eps", "amsgrad", "weight_decay"),
     "adamw": ("betas", "eps", "amsgrad", "weight_decay"),
     "rmsprop": ("alpha", "eps", "momentum", "weight_decay"),
+}
+# Settings of an algorithm → fields of `Optimizer`.
+SETTINGS = {name: name for name in ("max_grad_norm", "max_grad_value", "amsgrad", "weight_decay")} | {
+    "adam_eps": "eps",
+    "optimizer_eps": "eps",
+    "adam_beta1": "beta1",
 }
 MUON = {"momentum": "beta", "ns_coefficients": "ns_coeffs"}  # arguments of `torch.optim.Muon` → of Optax
 OptState = Tree  # `AdamState`, or the state of an Optax transformation
@@ -168,15 +174,12 @@ class OptaxOptimizer:
 def optimizer_of(config: Config, factors: tuple[tuple[str, float], ...] = ()) -> AnyOptimizer:
     """The optimizer of a config's settings. `factors` are as in `Optimizer`."""
     name, kwargs = config.optimizer, plain_pairs("optimizer_kwargs", config.optimizer_kwargs)
-    limits = (getattr(config, "max_grad_norm", None), getattr(config, "max_grad_value", None))
-    decay = getattr(config, "weight_decay", 0.0)
+    fields = {SETTINGS[setting]: value for setting, value in vars(config).items() if setting in SETTINGS}
     if name in KWARGS:
-        eps = getattr(config, "adam_eps", getattr(config, "optimizer_eps", 1e-5))
-        beta1, amsgrad = getattr(config, "adam_beta1", 0.9), getattr(config, "amsgrad", False)
-        decay = decay if name == "adamw" else 0.0
-        made = Optimizer(name, eps, *limits, amsgrad, decay, beta1, factors)
-        return replace(made, **_own_kwargs(name, kwargs)) if kwargs else made
-    return OptaxOptimizer(partial(_transformation, name, decay, tuple(kwargs.items())), *limits, factors)
+        decay = {} if name == "adamw" else {"weight_decay": 0.0}
+        return Optimizer(name, factors=factors, **(fields | decay | _own_kwargs(name, kwargs)))
+    make = partial(_transformation, name, fields.get("weight_decay", 0.0), tuple(kwargs.items()))
+    return OptaxOptimizer(make, fields.get("max_grad_norm"), fields.get("max_grad_value"), factors)
 
 
 def _own_kwargs(name: str, kwargs: PlainDict) -> PlainDict:

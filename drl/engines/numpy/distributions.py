@@ -18,7 +18,7 @@ LOG_TWO_PI = float(np.log(2 * np.pi))
 
 
 class Chooser(Protocol):
-    """What `choose` reads from an agent."""
+    """The attributes of an agent that `choose` reads."""
 
     distribution: Distribution
     temperature: float
@@ -157,7 +157,7 @@ QUADRATURE = _quadrature(48)
 
 
 def _sigmoid(logits: Array) -> Array:
-    """Exactly 0 and 1 at the logits of what is illegal."""
+    """Exactly 0 and 1 at the logits of illegal actions."""
     with np.errstate(over="ignore"):
         return 1.0 / (1.0 + np.exp(-logits))
 

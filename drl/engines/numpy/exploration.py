@@ -13,10 +13,17 @@ from drl.core.specs import ActionSpec, Array, Distribution
 from drl.core.state_files import StateDict
 
 
-class EpsilonGreedy:
-    """Takes a uniformly random legal action with probability `epsilon`, independently in each environment."""
+class WithoutState:
+    """Exploration without state within an episode."""
 
     carries = False
+
+    def begin(self, envs: Array | None = None) -> None:
+        """Nothing begins."""
+
+
+class EpsilonGreedy(WithoutState):
+    """Takes a uniformly random legal action with probability `epsilon`, independently in each environment."""
 
     def __init__(self, config: EpsilonGreedyConfig, spec: ActionSpec, noisy: bool = False):
         self.config: EpsilonGreedyConfig = config
@@ -42,9 +49,6 @@ class EpsilonGreedy:
             random_action = (rng.random(action_mask.shape) * action_mask).argmax(axis=1)
         return np.where(coin, random_action, action)
 
-    def begin(self, envs: Array | None = None) -> None:
-        """There is no state within an episode."""
-
     def state_dict(self) -> StateDict:
         return {"epsilon": self.epsilon}
 
@@ -52,11 +56,9 @@ class EpsilonGreedy:
         self.epsilon = float(state["epsilon"])
 
 
-class RandomStart:
+class RandomStart(WithoutState):
     """Uniformly random actions for the first `random_steps` environment steps (None: until the first update), then the
     agent's actions."""
-
-    carries = False
 
     def __init__(self, config: RandomStartConfig, spec: ActionSpec):
         self.config: RandomStartConfig = config
@@ -81,9 +83,6 @@ class RandomStart:
         parts = np.split(rng.random(legal.shape) * legal, np.cumsum(sizes)[:-1], axis=1)
         drawn = np.stack([part.argmax(axis=1) for part in parts], axis=1)
         return drawn[:, 0] if self.spec.kind == "discrete" else drawn
-
-    def begin(self, envs: Array | None = None) -> None:
-        """There is no state within an episode."""
 
     def state_dict(self) -> StateDict:
         return {"random": self.random}
@@ -148,7 +147,7 @@ ExplorationConfig = NoSettings | EpsilonGreedyConfig | RandomStartConfig | Actio
 
 
 def default_exploration(variant: str, distribution: Distribution | None = None) -> ExplorationConfig:
-    """How an agent explores unless it is told otherwise: what the algorithms that use its kind of model do."""
+    """The exploration of an agent by default: that of the algorithms that use its kind of model."""
     if variant == "q_value":
         return EpsilonGreedyConfig()
     if distribution is not None and distribution.kind == "deterministic":

@@ -37,7 +37,7 @@ class Norm(NamedTuple):
 
 
 class Residual(NamedTuple):
-    """x plus what these layers make of it."""
+    """x plus the output of these layers for x."""
 
     layers: "Sequence[AnyLayer]"
 

@@ -3,23 +3,20 @@
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.agent_files import open_agent, save_agent
-from drl.core.errors import BadInput, UnusableFile
-from drl.core.normalize import ObsNormalizer
+from drl.core.errors import BadInput
 from drl.core.safe_files import write_atomically
-from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import Array, Distribution, Specs
-from drl.core.state_files import StateDict, seal_pth
-from drl.core.variants import PROBES, answered_variant, find_variant, maker_in, require_variant
-from drl.engines.numpy.acting import Actor, PolicyActor, QActor
-from drl.engines.numpy.distributions import choose, masked_argmax
-from drl.engines.numpy.exploration import AnyExploration, ExplorationConfig, default_exploration, make_exploration
+from drl.core.specs import Array, PlainDict
+from drl.core.state_files import seal_pth
+from drl.core.variants import PROBES
+from drl.engines.numpy.acting import ModelAgent, PolicyActor, QActor
+from drl.engines.numpy.distributions import choose
+from drl.engines.numpy.exploration import ExplorationConfig
 from drl.engines.torch.actor_critics import ActorCritic
 from drl.engines.torch.flat_optimizer import dropout_parts
 from drl.engines.torch.layers import noisy_layers, resample
@@ -27,8 +24,6 @@ from drl.engines.torch.models import (
     PolicyValueModel,
     QHead,
     architecture_of,
-    distribution_of,
-    known_variant,
     load_parameters,
     parameters_by_name,
 )
@@ -39,23 +34,16 @@ from drl.engines.torch.recurrent import arrange, one_step
 Views = TypeVar("Views")
 
 
-class TorchAgent(Actor):
+class TorchAgent(ModelAgent[nn.Module]):
     """What both agents share: the model's answers, and files.
 
     A recurrent agent remembers from one `act` to the next; call `begin` at the start of every episode.
     """
 
-    variant: str  # of the model it acts with
+    engine = "torch"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        specs: Specs,
-        normalizer: ObsNormalizer | None = None,
-        rng: np.random.Generator | None = None,  # for exploration
-    ):
-        super().__init__(specs, normalizer, rng)
-        self.model = model
+    def take(self, model: nn.Module, exploration: ExplorationConfig | None) -> None:
+        self.model: nn.Module = model
         self._first_parameter = next(model.parameters())
         self.rnn_state_size: int = arrange(model)  # numbers it remembers of each environment
         self.recurrent: bool = self.rnn_state_size > 0
@@ -101,49 +89,23 @@ class TorchAgent(Actor):
         """Where its parameters are."""
         return self._first_parameter.device
 
-    def save(self, folder: str | Path, **notes: object) -> None:
-        """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
-        params = {name: t.detach().cpu().numpy() for name, t in parameters_by_name(self.model).items()}
-        architecture = architecture_of(self.model, self.variant, self.obs_spec, self.action_spec)
-        save_agent(folder, "torch", architecture, self, params, notes)
+    def parameters(self) -> dict[str, Array]:
+        """The model's current parameters by name."""
+        return {name: t.detach().cpu().numpy() for name, t in parameters_by_name(self.model).items()}
+
+    def load_parameters(self, params: dict[str, Array], source: str) -> None:
+        """Copy parameters into the model; every name and shape must match."""
+        load_parameters(self.model, params, source)
+
+    def architecture(self) -> PlainDict | None:
+        """The config that the model was built from; None for a custom model."""
+        return architecture_of(self.model, self.variant, self.obs_spec, self.action_spec)
 
     @classmethod
-    def load(cls, path: str | Path, model: nn.Module | None = None, device: str = "cpu") -> Self:
-        """Read what `save` wrote: an agent folder or the run folder around it. A custom model has to be given."""
-        stored = open_agent(path)
-        if model is None:
-            if stored.config is None:
-                raise BadInput(f"{path} was saved with a model of your own; pass it: load(path, model=MyModel(...))")
-            make = maker_in(find_variant(stored.variant, path), "torch")
-            try:
-                model = make(stored.obs_spec, stored.action_spec, stored.config)
-            except Exception as error:  # the card may come from anybody
-                said = f"{error!r:.200}"
-                raise UnusableFile(f"the card of {path} describes a model this drl cannot build ({said})") from None
-        assert model is not None
-        load_parameters(model, stored.params, str(path))
-        agent = cls(model.to(device), stored, stored.normalizer, np.random.default_rng())
-        agent.exploration = None  # it is trained
-        return agent
-
-    def state_dict(self) -> StateDict:
-        """Everything that training changes about the agent, as plain data."""
-        return {
-            "model": {name: t.detach().cpu().numpy().copy() for name, t in parameters_by_name(self.model).items()},
-            "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
-            "rng": generator_state(self.rng),
-            "rnn_state": None if self.rnn_state is None else self.rnn_state.copy(),
-            "exploration": None if self.exploration is None else self.exploration.state_dict(),
-        }
-
-    def load_state_dict(self, state: StateDict) -> None:
-        load_parameters(self.model, state["model"], "the checkpoint")
-        if self.normalizer is not None:
-            self.normalizer.load_state_dict(state["normalizer"])
-        restore_generator(self.rng, state["rng"])
-        self.rnn_state = None if state["rnn_state"] is None else np.array(state["rnn_state"], np.float32)
-        if self.exploration is not None:
-            self.exploration.load_state_dict(state["exploration"])
+    def filled(cls, model: nn.Module, params: dict[str, Array], source: str, device: str) -> nn.Module:
+        """A model with these parameters, on a device."""
+        load_parameters(model, params, source)
+        return model.to(device)
 
     def save_policy_net(self, path: str | Path) -> None:
         """What acts, as a plain state dict for PyTorch users; read it with `torch.load(path, weights_only=True)`."""
@@ -159,23 +121,9 @@ class PolicyAgent(PolicyActor, TorchAgent):
 
     rnn_state: Array | None
 
-    def __init__(
-        self,
-        model: nn.Module,
-        specs: Specs,
-        normalizer: ObsNormalizer | None = None,
-        rng: np.random.Generator | None = None,  # for exploration
-        exploration: ExplorationConfig | None = None,  # None: see `default_exploration`
-    ):
-        super().__init__(model, specs, normalizer, rng)
-        if known_variant(model) == "q_value":
-            require_variant("PolicyAgent", "policy_value", "q_value")
-        self.distribution: Distribution = distribution_of(model, specs.action_spec)
-        answered = answered_variant(self._probe(), self.distribution.num_params, acts_by="policy")
-        self.has_value: bool = answered == "policy_value"
-        self.variant: str = getattr(model, "variant", answered)  # a plugin's own, where its model names one
-        chosen = exploration or default_exploration(self.variant, self.distribution)
-        self.exploration: AnyExploration | None = make_exploration(chosen, specs.action_spec)
+    def take(self, model: nn.Module, exploration: ExplorationConfig | None) -> None:
+        super().take(model, exploration)
+        self.exploration = self.explore_by(exploration, model, self._probe)
         actor = model.actor if type(model) is ActorCritic else model
         self._policy = NumpyViews(actor, policy_views)  # type: ignore[arg-type]
         self._memory = NumpyViews(model, recurrent_views)
@@ -222,29 +170,11 @@ class PolicyAgent(PolicyActor, TorchAgent):
 class QAgent(QActor, TorchAgent):
     """Acts by action values: the legal action of the highest value, and what its exploration makes of it."""
 
-    variant = "q_value"
-
-    def __init__(
-        self,
-        model: nn.Module,
-        specs: Specs,
-        normalizer: ObsNormalizer | None = None,
-        rng: np.random.Generator | None = None,  # for exploration
-        exploration: ExplorationConfig | None = None,  # None: see `default_exploration`
-    ):
-        super().__init__(model, specs, normalizer, rng)
-        require_variant("QAgent", "q_value", known_variant(model))
-        if not isinstance(getattr(model, "head", None), QHead):
-            answered_variant(self._probe(), specs.action_spec.num_choices, acts_by="q")
+    def take(self, model: nn.Module, exploration: ExplorationConfig | None) -> None:
+        super().take(model, exploration)
         self._noisy = noisy_layers(model)
-        chosen = exploration or default_exploration(self.variant)
-        self.exploration: AnyExploration | None = make_exploration(chosen, specs.action_spec, bool(self._noisy))
+        self.exploration = self.explore_by(exploration, model, self._probe, bool(self._noisy))
         self._net = NumpyViews(model, q_views)
-
-    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
-        q_values = self.q_values(obs, noisy=explore)
-        best = q_values.argmax(axis=-1) if action_mask is None else masked_argmax(q_values, action_mask)
-        return self.exploration(best, self.rng, action_mask) if explore and self.exploration else best
 
     def q_values(self, obs: Array, noisy: bool = False) -> Array:
         if noisy and self._noisy:

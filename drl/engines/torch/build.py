@@ -5,16 +5,15 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from drl.algorithms import class_in, find_algorithm
+from drl.algorithms import learner_parts
 from drl.core.agent_files import Start
 from drl.core.configs import Config
 from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
-from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds, seeds_of
 from drl.core.specs import Specs
 from drl.core.transition import Batch
-from drl.core.variants import VARIANTS, agent_in, maker_in
+from drl.core.variants import agent_in, maker_in
 from drl.engines.torch.agents import TorchAgent
 from drl.engines.torch.models import load_parameters, parameters_by_name, set_threads
 
@@ -59,10 +58,7 @@ def build_learner(
     """An agent and the algorithm that trains it, from the root seed's own streams."""
     set_threads(specs.obs_spec, threads)
     obs_spec, action_spec, (model_config, config) = specs.obs_spec, specs.action_spec, configs
-    record = find_algorithm(algorithm)
-    learner = class_in(record, "torch", action_spec)
-    variant = VARIANTS[record.variant(config)]
-    normalizer = obs_normalizer(obs_spec) if normalize_obs else None
+    learner, variant, normalizer = learner_parts(algorithm, "torch", specs, config, normalize_obs)
     generator = torch.Generator().manual_seed(seeds.integer("init"))
     if own_model is None:
         model = maker_in(variant, "torch")(obs_spec, action_spec, model_config, generator)

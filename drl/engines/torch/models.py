@@ -13,13 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from drl.core.configs import ActorCriticConfig, AnyModelConfig, ConfigT, ModelConfig, QModelConfig, changed_config
-from drl.core.errors import BadInput, UnusableFile
+from drl.core.errors import BadInput
 from drl.core.network_parts import HEADS, part_maker
 from drl.core.seeding import seeds_of
 from drl.core.settings import ModelSettings, QModelSettings
 from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec, PlainDict, Specs
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.numpy.layer_parts import POLICY_GAIN, Gain, gain_of
+from drl.engines.numpy.model_kinds import (
+    AnyHeadModel,
+    AnyLogitsHead,
+    AnyPolicyHead,
+    AnyPolicyValueModel,
+    AnyQHead,
+    AnySquashedHead,
+    check_parameters,
+)
 from drl.engines.torch.backbones import make_backbone
 from drl.engines.torch.layers import initialize, make_linear
 from drl.engines.torch.recurrent import arrange
@@ -27,7 +36,7 @@ from drl.engines.torch.recurrent import arrange
 # ── heads: features → distribution parameters, or values ──────────────────────────────────────────────────────────
 
 
-class LogitsHead(nn.Linear):
+class LogitsHead(AnyLogitsHead, nn.Linear):
     """Logits for categorical, multi-categorical (concatenated) and Bernoulli policies."""
 
     def __init__(
@@ -38,7 +47,7 @@ class LogitsHead(nn.Linear):
         self.features = features
 
 
-class GaussianHead(nn.Module):
+class GaussianHead(AnyPolicyHead, nn.Module):
     """Means from the features, log standard deviations that do not depend on the state; concatenated."""
 
     def __init__(
@@ -60,7 +69,7 @@ class GaussianHead(nn.Module):
         return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
 
 
-class SquashedGaussianHead(nn.Module):
+class SquashedGaussianHead(AnySquashedHead, nn.Module):
     """Means and log standard deviations, both from the features; concatenated. For actions squashed by tanh."""
 
     def __init__(self, features: int, entries: int, generator: torch.Generator | None = None, gain: Gain = POLICY_GAIN):
@@ -87,7 +96,7 @@ class ValueHead(nn.Linear):
         return super().forward(features).squeeze(-1)
 
 
-class QHead(nn.Module):
+class QHead(AnyQHead, nn.Module):
     """Action values, plain or with any of: dueling streams, a distribution over returns, noisy layers.
 
     `forward` gives `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` turns
@@ -164,7 +173,7 @@ def prepared(
     return changed_config(kind, config, settings), generator
 
 
-class Model(nn.Module):
+class Model(AnyHeadModel, nn.Module):
     """Backbone + head.
 
     >>> from drl.engines.torch.backbones import MLP
@@ -218,7 +227,7 @@ def is_plain(model: object) -> TypeGuard[Model]:
     return type(model) in (Model, PolicyModel, QModel)
 
 
-class PolicyValueModel(nn.Module):
+class PolicyValueModel(AnyPolicyValueModel, nn.Module):
     """An actor and a critic. Give both the same backbone object to share it, and with it its memory."""
 
     def __init__(self, actor: Model, critic: Model, config: ModelConfig | None = None):
@@ -297,31 +306,6 @@ def _description(model: nn.Module) -> str:
     return str(model).replace("PolicyModel(", "Model(").replace("QModel(", "Model(")
 
 
-def distribution_of(model: nn.Module, action_spec: ActionSpec) -> Distribution:
-    """What a policy model's answers are the parameters of: its head's kind, or the `distribution` that a module of the
-    user's own names, or the usual one of the action space."""
-    actor = getattr(model, "actor", model)
-    head = getattr(actor, "head", actor)
-    kind = getattr(head, "distribution", getattr(model, "distribution", "auto"))
-    if isinstance(head, SquashedGaussianHead):
-        kind = "tanh_gaussian"
-    elif isinstance(head, LogitsHead) and action_spec.kind == "box":
-        kind = "deterministic"
-    return Distribution.on(action_spec, kind)
-
-
-def known_variant(model: object) -> str | None:
-    """Which variant one of our own models is; None for a module of the user's own, which only its answer can tell."""
-    if isinstance(model, PolicyValueModel):
-        return "policy_value"
-    if not isinstance(model, Model):
-        variant = getattr(model, "variant", None)
-        return variant if variant in VARIANTS else None
-    if isinstance(model.head, LogitsHead | GaussianHead | SquashedGaussianHead):
-        return "policy_only"
-    return "q_value" if isinstance(model.head, QHead) else None
-
-
 def parameters_by_name(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and lasting buffer once, also where two parts share a backbone; without the support of a C51
     head, which belongs to the model's config."""
@@ -333,12 +317,8 @@ def parameters_by_name(model: nn.Module) -> dict[str, Tensor]:
 def load_parameters(model: nn.Module, arrays: dict[str, Array], source: str) -> None:
     """Copy `arrays` into the model; every name and shape must match."""
     mine = parameters_by_name(model)
-    if differing := sorted(mine.keys() ^ arrays.keys()):
-        raise UnusableFile(f"{source} does not fit the model: {', '.join(differing[:4])} in one but not in the other")
+    check_parameters(mine, arrays, source)
     for name, parameter in mine.items():
-        if tuple(parameter.shape) != arrays[name].shape:
-            shapes = f"{arrays[name].shape} in the file, {tuple(parameter.shape)} in the model"
-            raise UnusableFile(f"{source} does not fit the model: {name} is {shapes}")
         parameter.data.copy_(torch.from_numpy(arrays[name].copy()))
 
 

@@ -16,6 +16,7 @@ from drl.core.contracts import CriticOutputs, Loss, Rates
 from drl.core.errors import BadInput
 from drl.core.specs import Distribution, Specs
 from drl.engines.numpy.distributions import UpdateDraws
+from drl.engines.numpy.model_kinds import distribution_of
 from drl.engines.torch import ops
 from drl.engines.torch.actor_critics import ActorCritic, Critics
 from drl.engines.torch.flat_optimizer import FlatOptimizer
@@ -23,7 +24,7 @@ from drl.engines.torch.flat_parameters import Target
 from drl.engines.torch.layers import BatchRenorm
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_replay
-from drl.engines.torch.models import Model, QHead, distribution_of
+from drl.engines.torch.models import Model, QHead
 from drl.engines.torch.ops import ReplayRows
 
 

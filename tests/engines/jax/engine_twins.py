@@ -12,7 +12,8 @@ from drl.core.network_parts import ACTIVATIONS
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.core.transition import ReplayBatch, RolloutBatch
 from drl.core.variants import VARIANTS, maker_in
-from drl.engines.jax.algorithms import a2c, dqn, ppo, reinforce
+from drl.engines.jax import on_policy
+from drl.engines.jax.algorithms import dqn
 from drl.engines.jax.model_state import ModelState
 from drl.engines.torch import models as torch_models
 
@@ -32,9 +33,7 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": Fal
 PROGRAMS = [
     (module, name, jax.jit(method, static_argnums=0, compiler_options=QUICK))
     for module, name, method in (
-        (ppo, "_update", ppo.PurePPO.update),
-        (a2c, "_step", a2c.PureA2C.step),
-        (reinforce, "_step", reinforce.PureReinforce.step),
+        (on_policy, "_update", lambda pure, *inputs: pure.update(*inputs)),
         (dqn, "_update", dqn.PureDQN.update),
     )
 ]

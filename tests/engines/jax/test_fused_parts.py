@@ -199,7 +199,7 @@ def test_exploration_is_told_environment_steps(monkeypatch):
     env = make_jax_env("CartPole-v1")
     model = make_q_value_model(env.obs_spec, env.action_spec, QModelConfig(hidden_sizes=(4,)))
     config = ReplayConfig(capacity=20, batch_size=4)
-    program = FusedOffPolicy(env, PureDQN(DQN, model, env.action_spec, DQNConfig()), 2, Budget(100), config)
+    program = FusedOffPolicy(env, PureDQN(DQN, model, env.action_spec, DQNConfig()), 2, Budget(100), buffer=config)
 
     @partial(jax.jit, compiler_options=QUICK)
     def three_steps(params, key):

@@ -243,7 +243,7 @@ def test_a_step_is_an_update_with_what_its_key_gives():
 
     def both_ways(state, window, keys):
         order = random_orders(keys[0], 2, window.valid, 24)
-        masked = pure.update(state, window, order, *rates)
+        masked = pure.update(state, window, (order, None), *rates)
         plain = jax.vmap(lambda key: pure.step(state, window._replace(valid=None), key, *rates))(keys)
         return masked, plain
 

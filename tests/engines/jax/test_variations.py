@@ -34,7 +34,6 @@ from drl.engines.jax.layers import with_dropout
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import make_policy_model, make_policy_value_model, make_q_value_model
-from drl.engines.jax.ops import replay_rows
 from drl.engines.jax.optimizer import optimizer_of
 from drl.runs.building import in_one_program, open_trainer
 from drl.settings.experiment import Experiment
@@ -324,7 +323,7 @@ class OwnDDPG(Learner):
 
     def learn(self, batch, progress=0.0):
         rate, now = self.learning_rate(progress), (self.model_state.params, self.target_params, self.opt_state)
-        parts, logs, priority = own_update(self.pure, *now, replay_rows(batch), np.float32(rate))
+        parts, logs, priority = own_update(self.pure, *now, ops.replay_rows(batch), np.float32(rate))
         self.model_state.params, self.target_params, self.opt_state = parts
         log = {name: float(value) for name, value in logs.items()}
         return Learned(log | {"learning_rate": rate}, np.asarray(priority))

@@ -31,7 +31,7 @@ from drl.engines.jax.optimizer import OptState
 
 
 class DQNState(NamedTuple):
-    """What DQN's updates carry along."""
+    """State of DQN between two updates."""
 
     params: Tree
     target: Tree
@@ -46,7 +46,7 @@ def q_head(model: AnyModel) -> QHead | None:
 
 
 def q_values_of(head: QHead | None, answer: jax.Array) -> jax.Array:
-    """Action values from what the network answers."""
+    """Action values from the network's output."""
     return answer if head is None else head.q_values(answer)
 
 

@@ -11,37 +11,35 @@ from jax.typing import ArrayLike
 
 from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.algorithms.ppo import RECORD, PPOConfig
-from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
+from drl.core.contracts import Loss, PolicyOutputs, Rates
 from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, schedule_of
-from drl.core.specs import Array, Specs
+from drl.core.specs import Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.devices import split_rows
-from drl.engines.jax.layers import Tree, with_dropout
-from drl.engines.jax.learner import Learner, Metrics, Pure, scalars
+from drl.engines.jax.learner import LearnerState, Metrics, Pure
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.on_policy import (
-    LearnerState,
+    OnPolicyLearner,
+    PureOnPolicy,
     Rows,
     Window,
     evaluate_rollout,
     minibatch_rows,
-    normalized,
-    policy_outputs,
     random_orders,
     weight_of,
-    window_of,
 )
-from drl.engines.jax.optimizer import AnyOptimizer, OptState, optimizer_of
+from drl.engines.jax.optimizer import AnyOptimizer, optimizer_of
 
+Draws = tuple[ArrayLike, ArrayLike | None]  # orders of rows `[epochs, T · N]`, invalid ones at the end; dropout's key
 Minibatch = tuple[jax.Array, jax.Array | None, jax.Array | None]  # numbers of rows, their weights, a key for dropout
 Epoch = tuple[jax.Array, jax.Array | None]  # numbers of rows and keys, for each minibatch
 KLCarry = tuple[LearnerState, Metrics, jax.Array, jax.Array]  # state, sums of metrics, epochs, whether to stop
 
 
 @dataclass(frozen=True)
-class PurePPO(Pure):
+class PurePPO(PureOnPolicy):
     """PPO as pure functions of a state."""
 
     config: PPOConfig
@@ -59,41 +57,22 @@ class PurePPO(Pure):
         always = {rate: schedule_of(self.config, rate) for rate in ("learning_rate", "clip_range")}
         return always | super().schedules
 
-    def step(
-        self, state: LearnerState, window: Window, key: jax.Array, rate: ArrayLike, *rates: ArrayLike
-    ) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """One learning step on one rollout, shuffled by `key`. `rates` are the clip range and those that change."""
-        count = window.reward.shape[0] * window.reward.shape[1]
-        order = random_orders(key, self.config.epochs, window.valid, count)
-        return self.update(state, window, order, rate, *rates, key=jax.random.fold_in(key, 1) if self.drops else None)
+    def draw(self, key: jax.Array, window: Window) -> Draws:
+        order = random_orders(key, self.config.epochs, window.valid, window.reward.size)
+        return order, jax.random.fold_in(key, 1) if self.drops else None
 
     def update(
-        self,
-        state: LearnerState,
-        window: Window,
-        order: ArrayLike,
-        rate: ArrayLike,
-        *rates: ArrayLike,
-        key: ArrayLike | None = None,
+        self, state: LearnerState, window: Window, draws: Draws, rate: ArrayLike, *rates: ArrayLike
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """The same with a given order of rows `[epochs, T · N]`, invalid rows at the end of each, and a key for
-        dropout."""
-        config, hooks, named_rates = self.config, self.hooks, self.rates(rates)
+        config, named_rates, (order, key) = self.config, self.rates(rates), draws
         rows = evaluate_rollout(self.model, state.params, self.dist, window, config.gamma, config.gae_lambda)
         index, weight = minibatch_rows(jnp.asarray(order), config.minibatches, window.valid)
         keys = None if key is None else jax.random.split(jnp.asarray(key), (config.epochs, config.minibatches))
 
         def descend(state: LearnerState, part: Minibatch) -> tuple[LearnerState, Metrics]:
             minibatch = split_rows(rows.take(part[0]))._replace(weight=part[1])
-            minibatch = normalized(minibatch) if config.normalize_advantage else minibatch
-
-            def loss(params: Tree) -> Loss:
-                outputs = policy_outputs(self.model, with_dropout(params, part[2]), self.dist, minibatch)
-                return hooks.loss(outputs, minibatch, named_rates)  # type: ignore[no-any-return]
-
-            params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
-            metrics = scalars(result.metrics, part[1]) | {"grad_norm": norm}
-            return LearnerState(params, opt_state), Metrics.of(metrics)
+            state, metrics = self.gradient_step(state, minibatch, part[2], rate, named_rates)
+            return state, Metrics.of(metrics)
 
         def epoch(state: LearnerState, rows: Epoch) -> tuple[LearnerState, Metrics]:
             return jax.lax.scan(descend, state, (rows[0], weight, rows[1]))  # metrics: [minibatches, names]
@@ -133,10 +112,7 @@ def _until_too_far(
     return state, total, count
 
 
-_update = jax.jit(PurePPO.update, static_argnums=0)
-
-
-class PPO(Learner):
+class PPO(OnPolicyLearner):
     """Learns from rollouts of its own policy. Needs a model state with a policy-value model."""
 
     record: ClassVar[AlgorithmRecord] = RECORD
@@ -155,7 +131,6 @@ class PPO(Learner):
         super().__init__(model_state, specs, config, rng)
         if self.config.critic_learning_rate is not None and getattr(model_state.model, "shared", True):
             raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
-        self.opt_state: OptState = self.pure.optimizer.init(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Rates) -> Loss:
         """The loss of one minibatch. `rates` has `clip_range` and `entropy_coef`; `rows.weight` is 0 for rows that do
@@ -184,16 +159,8 @@ class PPO(Learner):
         }
         return Loss(loss, metrics)
 
-    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        settings = self.settings_at(progress)
-        state = LearnerState(self.model_state.params, self.opt_state)
-        inputs = (window_of(batch), self._orders(batch.valid), *map(np.float32, settings.values()))
-        state, logs = _update(self.pure, state, *inputs, key=self.dropout_key())
-        self.model_state.params, self.opt_state = state
-        return Learned({name: float(value) for name, value in logs.items()} | settings)
-
-    def _orders(self, valid: Array) -> Array:
-        """A new random order of the valid rows for every epoch, followed by the invalid ones."""
-        keep, others = np.flatnonzero(valid), np.flatnonzero(~valid)
+    def draws(self, batch: RolloutBatch) -> Draws:
+        """A new random order of the valid rows for every epoch, followed by the invalid ones, and dropout's key."""
+        keep, others = np.flatnonzero(batch.valid), np.flatnonzero(~batch.valid)
         orders = [keep[self.rng.permutation(len(keep))] for _ in range(self.config.epochs)]
-        return np.array([np.concatenate([order, others]) for order in orders], np.int32)
+        return np.array([np.concatenate([order, others]) for order in orders], np.int32), self.dropout_key()

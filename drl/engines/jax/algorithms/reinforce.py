@@ -1,8 +1,7 @@
 """REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,41 +10,31 @@ from jax.typing import ArrayLike
 
 from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.algorithms.reinforce import RECORD, ReinforceConfig
-from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
-from drl.core.specs import AnyArray, Array, Specs
+from drl.core.contracts import Loss, PolicyOutputs, Rates
+from drl.core.specs import AnyArray, Array
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.devices import split_rows
-from drl.engines.jax.layers import Tree, with_dropout
-from drl.engines.jax.learner import Learner, Pure, scalars
-from drl.engines.jax.model_state import ModelState
+from drl.engines.jax.layers import Tree
+from drl.engines.jax.learner import LearnerState, Pure
 from drl.engines.jax.models import value_of
 from drl.engines.jax.on_policy import (
+    OnPolicyLearner,
+    PureOnPolicy,
     Rows,
     Window,
     flat,
     in_chunks,
-    normalized,
-    policy_outputs,
     successor_values,
     weight_of,
     window_of,
 )
-from drl.engines.jax.optimizer import OptState
 
 SHORTEST = 256  # smallest number of rows after padding
 
 
-class ReinforceState(NamedTuple):
-    """What REINFORCE's updates carry along."""
-
-    params: Tree
-    optimizer: OptState
-    running_mean: AnyArray  # float32: of the returns, for baseline `mean`; NaN before the first
-
-
 @dataclass(frozen=True)
-class PureReinforce(Pure):
+class PureReinforce(PureOnPolicy):
     """REINFORCE as pure functions of a state.
 
     The rest of a truncated episode has a value: V(final observation) with baseline `value`, the running mean with
@@ -54,32 +43,22 @@ class PureReinforce(Pure):
 
     config: ReinforceConfig
 
-    def begin(self, params: Tree) -> ReinforceState:
-        return ReinforceState(params, self.optimizer.init(params), np.float32(np.nan))
+    def begin(self, params: Tree) -> LearnerState:
+        return LearnerState(params, self.optimizer.init(params), np.float32(np.nan))
 
-    def step(
-        self, state: ReinforceState, window: Window, key: jax.Array | None, rate: ArrayLike, *rates: ArrayLike
-    ) -> tuple[ReinforceState, dict[str, jax.Array]]:
-        """One learning step on whole episodes. `key` is for dropout."""
-        config, hooks, weight = self.config, self.hooks, weight_of(window)
+    def update(
+        self, state: LearnerState, window: Window, draws: AnyArray | None, rate: ArrayLike, *rates: ArrayLike
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
         returns, baseline, running_mean = self.returns_and_baseline(state, window)
-        target = returns.reshape(-1)
-        advantage = (returns - baseline).reshape(-1)
+        advantage, target = (returns - baseline).reshape(-1), returns.reshape(-1)
         obs, action, mask = split_rows(flat(window.obs)), flat(window.action), flat(window.action_mask)
-        rows = Rows(obs, action, None, baseline.reshape(-1), advantage, target, mask, weight)
-        rows = normalized(rows) if config.normalize_advantage else rows
+        rows = Rows(obs, action, None, baseline.reshape(-1), advantage, target, mask, weight_of(window))
+        state, logs = self.gradient_step(state, rows, draws, rate, self.rates(rates))
+        if self.config.baseline == "value":
+            logs["explained_variance"] = ops.explained_variance(rows.value, target, rows.weight)
+        return state._replace(running_mean=running_mean), logs | {"gradient_steps": jnp.int32(1)}
 
-        def loss(params: Tree) -> Loss:
-            outputs = policy_outputs(self.model, with_dropout(params, key if self.drops else None), self.dist, rows)
-            return hooks.loss(outputs, rows, self.rates(rates))  # type: ignore[no-any-return]
-
-        params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
-        logs = scalars(result.metrics, weight) | {"grad_norm": norm, "gradient_steps": jnp.int32(1)}
-        if config.baseline == "value":
-            logs["explained_variance"] = ops.explained_variance(baseline.reshape(-1), target, weight)
-        return ReinforceState(params, opt_state, running_mean), logs
-
-    def returns_and_baseline(self, state: ReinforceState, window: Window) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def returns_and_baseline(self, state: LearnerState, window: Window) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns `[T, N]` with an estimate for the rest of truncated episodes, the baseline, the running mean."""
         config, ends = self.config, (window.terminated, window.truncated, self.config.gamma)
         old = jnp.asarray(state.running_mean)
@@ -98,30 +77,13 @@ class PureReinforce(Pure):
         return returns, jnp.broadcast_to(running_mean, returns.shape), running_mean
 
 
-_step = jax.jit(PureReinforce.step, static_argnums=0)
-
-
-class Reinforce(Learner):
+class Reinforce(OnPolicyLearner):
     """Learns from whole episodes of its own policy: a policy-only model, or policy-value with baseline `value`."""
-
-    opt_state: OptState
-    running_mean: AnyArray
 
     record: ClassVar[AlgorithmRecord] = RECORD
     config: ReinforceConfig
     PURE: ClassVar[type[Pure]] = PureReinforce
     RATES: ClassVar[tuple[str, ...]] = ("entropy_coef",)
-    KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "rng": None}  # only dropout draws from it
-
-    def __init__(
-        self,
-        model_state: ModelState,
-        specs: Specs,
-        config: ReinforceConfig | None = None,
-        rng: np.random.Generator | None = None,  # for dropout
-    ):
-        super().__init__(model_state, specs, config, rng)
-        _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Rates) -> Loss:
         """−A · log π(a|s), an entropy bonus and, with a critic, its error. `rows.target` is the return; `rows.weight`
@@ -134,13 +96,8 @@ class Reinforce(Learner):
         value_loss = ops.mean(jnp.square(outputs.value - rows.target), weight)
         return loss.plus(self.config.value_coef * value_loss, value_loss=value_loss)
 
-    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        settings = self.settings_at(progress)
-        state = ReinforceState(self.model_state.params, self.opt_state, self.running_mean)
-        inputs = (padded(window_of(batch)), self.dropout_key(), *map(np.float32, settings.values()))
-        state, logs = _step(self.pure, state, *inputs)
-        self.model_state.params, self.opt_state, self.running_mean = state
-        return Learned({name: float(value) for name, value in logs.items()} | settings)
+    def window(self, batch: RolloutBatch) -> Window:
+        return padded(window_of(batch))
 
 
 def padded(window: Window) -> Window:

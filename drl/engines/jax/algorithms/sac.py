@@ -25,7 +25,6 @@ from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Pure
 from drl.engines.jax.off_policy import (
     Actions,
-    Draws,
     OffPolicyLearner,
     OffPolicyState,
     PureOffPolicy,
@@ -54,15 +53,11 @@ class PureSAC(PureOffPolicy):
             temperature=temperature, temperature_optimizer=self.temperature_optimizer.init(temperature)
         )
 
-    def rates_now(self, state: OffPolicyState, rates: tuple[ArrayLike, ...]) -> Rates:
-        return self.rates(rates, temperature=jnp.exp(state.temperature["log_alpha"]))
-
-    def update_actor(
-        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
+    def update_temperature(
+        self, state: OffPolicyState, rows: ReplayRows, rate: ArrayLike, logs: dict[str, jax.Array]
     ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
-        """One step of the actor, then one of the temperature, which falls where there is more entropy than wanted."""
+        """The temperature falls where there is more entropy than the target."""
         config = self.config
-        state, logs = super().update_actor(state, rows, draws, rate, rates)
         if config.learn_temperature:
             gradient = {"log_alpha": (logs["entropy"] - self._entropy_goal(rows))[None]}
             rate = rate * np.float32((config.temperature_learning_rate or config.learning_rate) / config.learning_rate)

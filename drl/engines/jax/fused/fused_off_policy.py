@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,29 +15,10 @@ from drl.core.specs import ActionSpec
 from drl.engines.jax import ops
 from drl.engines.jax.actor_critics import ActorCritic
 from drl.engines.jax.algorithms.dqn import DQNState, PureDQN, q_head, q_values_of, with_noise
-from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions, step_and_reset, where_rows
+from drl.engines.jax.envs.jax_env import Noise, legal_actions, step_and_reset, where_rows
+from drl.engines.jax.fused import fused_stats
 from drl.engines.jax.fused.fused_replay import FusedReplay, ReplayState
-from drl.engines.jax.fused.fused_stats import (
-    Budget,
-    Counters,
-    Ends,
-    FusedRunningStats,
-    Report,
-    RunningEpisodes,
-    Scaler,
-    Setup,
-    follow,
-    merge,
-    new_counters,
-    new_running_episodes,
-    new_running_stats,
-    new_scaler,
-    normalize,
-    record_step,
-    reward_scale,
-    summed,
-    value_at,
-)
+from drl.engines.jax.fused.fused_stats import Carry, Counters, Ends, FusedProgram, Report, normalize, value_at
 from drl.engines.jax.layers import Tree, noise_for, random_noise
 from drl.engines.jax.off_policy import OffPolicyState, PureOffPolicy
 from drl.engines.jax.ops import ReplayRows
@@ -46,28 +27,12 @@ ExplorationConfig = EpsilonGreedyConfig | RandomStartConfig
 
 
 class Situation(NamedTuple):
-    """What N environments show before a step."""
+    """Inputs of the exploration in N environments."""
 
     obs: jax.Array  # [N, …] normalized
     action_mask: jax.Array | None  # [N, choices] bool: legal actions; None: all
     env_steps: jax.Array  # int32: so far
     noise: jax.Array  # [N, entries] of a process within each episode; see `begin`
-
-
-class FusedActing(Protocol):
-    """How an algorithm acts while it trains. Configuration only."""
-
-    def begin(self, num_envs: int) -> jax.Array:
-        """The state of a noise process, 0 where an episode begins."""
-        ...
-
-    def draw(self, key: jax.Array, shape: tuple[int, ...]) -> Tree:
-        """Random numbers for `shape` actions."""
-        ...
-
-    def act(self, params: Tree, now: Situation, draws: Tree, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Actions `[N, …]` in the policy's units, and the noise process after them."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -127,7 +92,7 @@ class ActByPolicy:
     def draw(self, key: jax.Array, shape: tuple[int, ...]) -> Tree:
         start, sample, noise = jax.random.split(key, 3)
         entries = (*shape, max(self.pure.dist.entries, 1))
-        draws: dict[str, Any] = {"start": jax.random.uniform(start, entries)}
+        draws: Tree = {"start": jax.random.uniform(start, entries)}
         draws["sample"] = ops.random_draws(self.pure.dist, sample, shape)
         return draws | ({"noise": jax.random.normal(noise, entries)} if self.sigma else {})
 
@@ -155,40 +120,14 @@ def random_action(spec: ActionSpec, uniform: jax.Array, action_mask: jax.Array |
     return (jnp.cumsum(action_mask, axis=1) > wanted[:, None]).argmax(axis=1).astype(jnp.int32)
 
 
-def make_acting(
-    pure: PureDQN | PureOffPolicy, config: ExplorationConfig, spec: ActionSpec, first_update: int
-) -> FusedActing:
-    """How a program explores."""
-    if isinstance(config, EpsilonGreedyConfig):
-        assert isinstance(pure, PureDQN)
-        return ActEpsilonGreedy(pure, config, spec, first_update)
-    assert isinstance(pure, PureOffPolicy)
-    return ActByPolicy(pure, config, spec, first_update)
-
-
 Draws = tuple[jax.Array, jax.Array]  # uniform numbers that choose a batch, and a key for the noise
 Logs = tuple[dict[str, jax.Array], dict[str, jax.Array]]  # sums over updates, and counts; see `summed`
-LearnerState = DQNState | OffPolicyState
-Learning = tuple[LearnerState, ReplayState]
-
-
-class ReplayCarry(NamedTuple):
-    """The whole state of a run between two learning steps."""
-
-    learner: LearnerState
-    buffer: ReplayState
-    env: State
-    obs: jax.Array
-    running: RunningEpisodes
-    counters: Counters
-    key: jax.Array
-    noise: jax.Array  # of the exploration
-    running_stats: FusedRunningStats | None  # of observations, if they are normalized
-    scaler: Scaler | None  # of rewards, if they are normalized
+AnyState = DQNState | OffPolicyState
+Learning = tuple[AnyState, ReplayState]
 
 
 class Seen(NamedTuple):
-    """What statistics need of a step `[N, …]`."""
+    """The part of a step that statistics read `[N, …]`."""
 
     obs: jax.Array
     reward: jax.Array
@@ -197,26 +136,14 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FusedOffPolicy:
-    """Configuration and pure functions: a static argument of compiled functions.
-
-    A round is a few steps of every environment and the updates that follow. A learning step has as many rounds as
+class FusedOffPolicy(FusedProgram):
+    """A round is a few steps of every environment and the updates that follow. A learning step has as many rounds as
     `updates_per_log` updates need. After the budget is used up, steps do not count and nothing is learned.
     """
 
-    env: JaxEnv
     pure: PureDQN | PureOffPolicy
-    num_envs: int
-    budget: Budget
     buffer: ReplayConfig = field(default_factory=ReplayConfig)
     exploration: ExplorationConfig = field(default_factory=EpsilonGreedyConfig)
-    normalize_obs: bool = False
-    normalize_reward: bool = False
-
-    @classmethod
-    def make(cls, pure: PureDQN | PureOffPolicy, setup: Setup) -> Self:
-        parts = (setup.buffer, setup.exploration, setup.normalize_obs, setup.normalize_reward)
-        return cls(setup.env, pure, setup.num_envs, setup.budget, *parts)
 
     def __post_init__(self) -> None:
         every, num_envs = self.buffer.train_every, self.num_envs
@@ -256,20 +183,19 @@ class FusedOffPolicy:
         return self.rounds * self.rows_per_round
 
     @property
-    def steps(self) -> int:
-        """Environment steps of one learning step."""
-        return self.rows * self.num_envs
-
-    @property
     def passes(self) -> int:
         """Passes of one learning step over its rows."""
         return max(1, self.rounds * self.updates_per_round * self.buffer.batch_size // self.steps)
 
     @property
-    def acting(self) -> FusedActing:
+    def acting(self) -> ActEpsilonGreedy | ActByPolicy:
         """How it explores."""
         first_update = max(self.buffer.warmup, self.buffer.batch_size)
-        return make_acting(self.pure, self.exploration, self.env.action_spec, first_update)
+        if isinstance(self.exploration, EpsilonGreedyConfig):
+            assert isinstance(self.pure, PureDQN)
+            return ActEpsilonGreedy(self.pure, self.exploration, self.env.action_spec, first_update)
+        assert isinstance(self.pure, PureOffPolicy)
+        return ActByPolicy(self.pure, self.exploration, self.env.action_spec, first_update)
 
     @property
     def reward_bound(self) -> float | None:
@@ -278,49 +204,35 @@ class FusedOffPolicy:
         head = model.critic.head if isinstance(model, ActorCritic) else q_head(model)
         return return_bound(head.v_min, head.v_max) if head is not None and head.kind == "c51" else None
 
-    def begin(self, params: Tree, key: jax.Array) -> ReplayCarry:
-        key, first = jax.random.split(key)
-        state = self.env.reset(self.env.draw(first, (self.num_envs,)).reset)
-        buffer = self.replay.begin(self.env.obs_spec, self.env.action_spec, legal_actions(self.env, state) is not None)
-        learner = self.pure.begin(params)
-        learner = learner._replace(target=jax.tree.map(jnp.array, learner.target))  # donated buffers are not shared
-        return ReplayCarry(
-            learner,
-            buffer,
-            state,
-            self.env.observe(state),
-            new_running_episodes(self.num_envs),
-            new_counters(),
-            key,
-            self.acting.begin(self.num_envs),
-            new_running_stats(self.env.obs_spec.shape) if self.normalize_obs else None,
-            new_scaler(self.num_envs) if self.normalize_reward else None,
-        )
+    def begin(self, params: Tree, key: jax.Array) -> Carry:
+        carry = super().begin(params, key)
+        masked = legal_actions(self.env, carry.env) is not None
+        buffer = self.replay.begin(self.env.obs_spec, self.env.action_spec, masked)
+        target = jax.tree.map(jnp.array, carry.learner.target)  # donated buffers are not shared
+        learner = carry.learner._replace(target=target)
+        return carry._replace(learner=learner, buffer=buffer, noise=self.acting.begin(self.num_envs))
 
-    def learn_step(self, carry: ReplayCarry) -> tuple[ReplayCarry, Report]:
+    def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
         shape = (self.rounds, self.rows_per_round, self.num_envs)
         before = carry.counters.env_steps
         key, env_key, action_key, draw_key, noise_key = jax.random.split(carry.key, 5)
-        progress = self.budget.progress(carry.counters)
-        settings = {name: value_at(each, progress) for name, each in self.pure.schedules.items()}
+        settings = self.settings_at(carry.counters)
+        numbers = (self.rounds, self.updates_per_round, self.replay.num_draws, self.buffer.batch_size)
         draws = (
             self.env.draw(env_key, shape),
             self.acting.draw(action_key, shape),
-            jax.random.uniform(
-                draw_key, (self.rounds, self.updates_per_round, self.replay.num_draws, self.buffer.batch_size)
-            ),
+            jax.random.uniform(draw_key, numbers),
             jax.random.split(noise_key, (self.rounds, self.updates_per_round + self.rows_per_round)),
         )
 
-        def one_round(carry: ReplayCarry, draws: Tree) -> tuple[ReplayCarry, tuple[jax.Array, Ends, Logs, Seen | None]]:
+        def one_round(carry: Carry, draws: Tree) -> tuple[Carry, tuple[jax.Array, Ends, Logs, Seen | None]]:
             noise, numbers, draws, keys = draws
             began = carry.counters.env_steps
             inputs = (noise, numbers, keys[self.updates_per_round :])
             carry, (reward, ends, seen) = jax.lax.scan(self._act, carry, inputs)
             updates = (draws, keys[: self.updates_per_round])
-            whole = (
-                carry.counters.env_steps - began == self.rows_per_round * self.num_envs
-            )  # not cut short by the budget
+            # Not cut short by the budget.
+            whole = carry.counters.env_steps - began == self.rows_per_round * self.num_envs
             learner, buffer, logs = self._learn(carry, updates, tuple(settings.values()), whole)
             return carry._replace(learner=learner, buffer=buffer), (reward.sum(), ends, logs, seen)
 
@@ -336,15 +248,15 @@ class FusedOffPolicy:
         return carry._replace(key=key), report
 
     def _act(
-        self, carry: ReplayCarry, draws: tuple[Noise, Tree, jax.Array]
-    ) -> tuple[ReplayCarry, tuple[jax.Array, Ends, Seen | None]]:
+        self, carry: Carry, draws: tuple[Noise, Tree, jax.Array]
+    ) -> tuple[Carry, tuple[jax.Array, Ends, Seen | None]]:
         """One step of every environment, stored in the buffer."""
         noise, numbers, key = draws
         obs, mask = normalize(carry.running_stats, carry.obs), legal_actions(self.env, carry.env)
         now = Situation(obs, mask, carry.counters.env_steps, carry.noise)
         action, process = self.acting.act(carry.learner.params, now, numbers, key)
         state, step = step_and_reset(self.env, carry.env, action, noise)
-        running, ends = record_step(carry.running, step)
+        running, ends = fused_stats.record_step(carry.running, step)
         buffer = self.replay.add(carry.buffer, carry.obs, action, step, mask)
         process = where_rows(step.terminated | step.truncated, jnp.zeros_like(process), process)
         counts = ~self.budget.used(carry.counters)
@@ -358,29 +270,29 @@ class FusedOffPolicy:
         carry = carry._replace(buffer=buffer, env=state, obs=step.obs, running=running, counters=counters)
         return carry._replace(noise=process), (step.reward.sum() * counts, ends, seen)
 
-    def _with_statistics(self, carry: ReplayCarry, seen: Seen) -> ReplayCarry:
+    def _with_statistics(self, carry: Carry, seen: Seen) -> Carry:
         """Statistics of observations and rewards after a learning step, `[rounds, rows, N, …]`."""
         rows = jax.tree.map(lambda column: column.reshape(self.rows, self.num_envs, *column.shape[3:]), seen)
         running_stats, scaler = carry.running_stats, carry.scaler
         if running_stats is not None:
             flat = rows.obs.reshape(self.steps, *rows.obs.shape[2:])
-            running_stats = merge(running_stats, flat, rows.counts.reshape(-1))
+            running_stats = fused_stats.merge(running_stats, flat, rows.counts.reshape(-1))
         if scaler is not None:
-            scaler = follow(scaler, rows.reward, rows.ended, self.pure.config.gamma, rows.counts)
+            scaler = fused_stats.follow(scaler, rows.reward, rows.ended, self.pure.config.gamma, rows.counts)
         return carry._replace(running_stats=running_stats, scaler=scaler)
 
-    def _prepared(self, carry: ReplayCarry, rows: ReplayRows) -> ReplayRows:
+    def _prepared(self, carry: Carry, rows: ReplayRows) -> ReplayRows:
         """Rows as the learner sees them: observations normalized, rewards scaled."""
         if carry.running_stats is not None:
             obs, next_obs = (normalize(carry.running_stats, part) for part in (rows.obs, rows.next_obs))
             rows = rows._replace(obs=obs, next_obs=next_obs)
         if carry.scaler is not None:
-            rows = rows._replace(reward=rows.reward / reward_scale(carry.scaler, self.reward_bound))
+            rows = rows._replace(reward=rows.reward / fused_stats.reward_scale(carry.scaler, self.reward_bound))
         return rows
 
     def _learn(
-        self, carry: ReplayCarry, updates: Draws, rates: tuple[jax.Array, ...], whole: jax.Array
-    ) -> tuple[LearnerState, ReplayState, Logs]:
+        self, carry: Carry, updates: Draws, rates: tuple[jax.Array, ...], whole: jax.Array
+    ) -> tuple[AnyState, ReplayState, Logs]:
         """The updates of one whole round, after the warm-up and once the buffer holds a batch."""
         buffer, counters = self.buffer, carry.counters
         due = whole & (counters.env_steps >= buffer.warmup + buffer.train_every)
@@ -395,7 +307,7 @@ class FusedOffPolicy:
 
         def learn(now: Learning) -> tuple[Learning, Logs]:
             now, logs = jax.lax.scan(update, now, updates)
-            return now, summed(logs)
+            return now, fused_stats.summed(logs)
 
         now = (carry.learner, carry.buffer)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(learn, now)[1])

@@ -1,8 +1,7 @@
-"""PPO and A2C with their environments in one program: a rollout of T steps and the update on it."""
+"""PPO, A2C and REINFORCE with their environments in one program: a rollout or episodes, and the update on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -10,165 +9,78 @@ from jax.typing import ArrayLike
 
 from drl.core.errors import BadInput, plural
 from drl.engines.jax import ops
-from drl.engines.jax.algorithms.a2c import PureA2C
-from drl.engines.jax.algorithms.ppo import PurePPO
-from drl.engines.jax.algorithms.reinforce import PureReinforce, ReinforceState
-from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions, step_and_reset
-from drl.engines.jax.fused.fused_stats import (
-    Budget,
-    Counters,
-    Ends,
-    FusedRunningStats,
-    Report,
-    RunningEpisodes,
-    Scaler,
-    Setup,
-    new_counters,
-    new_running_episodes,
-    new_running_stats,
-    new_scaler,
-    normalize,
-    one_update,
-    prepared,
-    record_step,
-    value_at,
-)
+from drl.engines.jax.envs.jax_env import JaxStep, Noise, State, legal_actions, step_and_reset
+from drl.engines.jax.fused import fused_stats
+from drl.engines.jax.fused.fused_stats import Carry, Counters, Ends, FusedProgram, Report, RunningEpisodes, record_step
 from drl.engines.jax.layers import Tree
 from drl.engines.jax.models import policy_of
-from drl.engines.jax.on_policy import LearnerState, Window, flat
+from drl.engines.jax.on_policy import PureOnPolicy, Window, flat
 
 Playing = tuple[State, jax.Array, RunningEpisodes]  # N environments, their observations, their episodes
-
-
-class RolloutCarry(NamedTuple):
-    """The whole state of a run between two learning steps."""
-
-    learner: LearnerState
-    env: State
-    obs: jax.Array
-    running: RunningEpisodes
-    counters: Counters
-    key: jax.Array
-    running_stats: FusedRunningStats | None  # of observations, if they are normalized
-    scaler: Scaler | None  # of rewards, if they are normalized
+Row = tuple[tuple[Tree, ...], Ends]  # columns of a Window, and episodes that ended
 
 
 @dataclass(frozen=True)
-class FusedOnPolicy:
-    """Configuration and pure functions: a static argument of compiled functions."""
+class FusedOnPolicy(FusedProgram):
+    """PPO and A2C: a rollout of T steps of every environment, then one learning step."""
 
-    env: JaxEnv
-    pure: PurePPO | PureA2C
-    num_envs: int
-    budget: Budget
-    normalize_obs: bool = False
-    normalize_reward: bool = False
-
-    @classmethod
-    def make(cls, pure: PurePPO | PureA2C, setup: Setup) -> Self:
-        return cls(setup.env, pure, setup.num_envs, setup.budget, setup.normalize_obs, setup.normalize_reward)
+    pure: PureOnPolicy
 
     @property
     def rows(self) -> int:
-        """Steps of every environment in one learning step."""
         return int(self.pure.config.rollout_length)
 
     @property
-    def steps(self) -> int:
-        """Environment steps of one learning step."""
-        return self.rows * self.num_envs
-
-    @property
     def passes(self) -> int:
-        """Passes of one learning step over its rows."""
         return int(getattr(self.pure.config, "epochs", 1))
 
-    def begin(self, params: Tree, key: jax.Array) -> RolloutCarry:
-        key, first = jax.random.split(key)
-        state = self.env.reset(self.env.draw(first, (self.num_envs,)).reset)
-        obs = self.env.observe(state)
-        running_stats = new_running_stats(self.env.obs_spec.shape) if self.normalize_obs else None
-        scaler = new_scaler(self.num_envs) if self.normalize_reward else None
-        return RolloutCarry(
-            self.pure.begin(params),
-            state,
-            obs,
-            new_running_episodes(self.num_envs),
-            new_counters(),
-            key,
-            running_stats,
-            scaler,
-        )
-
-    def learn_step(self, carry: RolloutCarry) -> tuple[RolloutCarry, Report]:
+    def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
         key, env_key, action_key, learn_key = jax.random.split(carry.key, 4)
-        carry, rows, ends = self._collect(carry, env_key, action_key)
-        window, running_stats, scaler = prepared(rows, carry.running_stats, carry.scaler, self.pure.config.gamma)
-        progress = self.budget.progress(carry.counters)
-        settings = {name: value_at(each, progress) for name, each in self.pure.schedules.items()}
-        learner, logs = self.pure.step(carry.learner, window, learn_key, *settings.values())
-        ended = (ends.how > 0).sum(dtype=jnp.int32)
-        counters = Counters(carry.counters.env_steps + self.steps, carry.counters.episodes + ended)
-        report = one_update(logs | settings, jnp.int32(self.steps), rows.reward.sum(), ends)
-        carry = carry._replace(learner=learner, counters=counters, key=key)
-        return carry._replace(running_stats=running_stats, scaler=scaler), report
+        shape = (self.rows, self.num_envs)
+        draws = (self.env.draw(env_key, shape), ops.random_draws(self.pure.dist, action_key, shape))
 
-    def _collect(
-        self, carry: RolloutCarry, env_key: jax.Array, action_key: jax.Array
-    ) -> tuple[RolloutCarry, Window, Ends]:
-        """T steps of every environment with the current policy."""
-        dist, shape = self.pure.dist, (self.rows, self.num_envs)
-        params, running_stats = carry.learner.params, carry.running_stats
-
-        def act(now: Playing, draws: tuple[Noise, jax.Array]) -> tuple[Playing, tuple[Tree, Ends]]:
+        def act(now: Playing, draws: tuple[Noise, jax.Array]) -> tuple[Playing, Row]:
             state, obs, running = now
-            mask = legal_actions(self.env, state)
-            dist_params = policy_of(self.pure.model, params, normalize(running_stats, obs))
-            action = ops.sample(dist, dist_params, draws[1], mask)
-            state, step = step_and_reset(self.env, state, action, draws[0])
+            action, mask, state, step = self.act(carry, state, obs, *draws)
             running, ends = record_step(running, step)
-            seen = (obs, action, step.reward, step.terminated, step.truncated, step.next_obs, mask)
-            return (state, step.obs, running), (seen, ends)
+            row = (obs, action, step.reward, step.terminated, step.truncated, step.next_obs, mask)
+            return (state, step.obs, running), (row, ends)
 
-        draws = (self.env.draw(env_key, shape), ops.random_draws(dist, action_key, shape))
-        (state, obs, running), (seen, ends) = jax.lax.scan(act, (carry.env, carry.obs, carry.running), draws)
-        window = Window._make((*seen[:5], None, obs, *seen[5:]))
-        return carry._replace(env=state, obs=obs, running=running), window, ends
+        (state, obs, running), (row, ends) = jax.lax.scan(act, (carry.env, carry.obs, carry.running), draws)
+        carry = carry._replace(env=state, obs=obs, running=running, key=key)
+        return self.learn(carry, Window._make((*row[:5], None, obs, *row[5:])), ends, learn_key)
+
+    def act(
+        self, carry: Carry, state: State, obs: jax.Array, noise: Noise, draws: jax.Array
+    ) -> tuple[jax.Array, jax.Array | None, State, JaxStep]:
+        """One step of every environment: actions, masks of legal actions, the next state, and the step."""
+        mask = legal_actions(self.env, state)
+        seen = fused_stats.normalize(carry.running_stats, obs)
+        dist_params = policy_of(self.pure.model, carry.learner.params, seen)
+        action = ops.sample(self.pure.dist, dist_params, draws, mask)
+        return action, mask, *step_and_reset(self.env, state, action, noise)
+
+    def learn(self, carry: Carry, window: Window, ends: Ends, key: jax.Array) -> tuple[Carry, Report]:
+        """One learning step on a window."""
+        steps = jnp.int32(self.steps) if window.valid is None else window.valid.sum(dtype=jnp.int32)
+        reward, gamma = window.reward.sum(), self.pure.config.gamma
+        window, running_stats, scaler = fused_stats.prepared(window, carry.running_stats, carry.scaler, gamma)
+        settings = self.settings_at(carry.counters)
+        learner, logs = self.pure.step(carry.learner, window, key, *settings.values())
+        ended = (ends.how > 0).sum(dtype=jnp.int32)
+        counters = Counters(carry.counters.env_steps + steps, carry.counters.episodes + ended)
+        carry = carry._replace(learner=learner, counters=counters, running_stats=running_stats, scaler=scaler)
+        logs |= settings
+        return carry, Report(logs, {name: jnp.int32(1) for name in logs}, steps, reward, ends)
 
 
-# N environments, their observations, their episodes, and which of these are not over.
-PlayingEpisodes = tuple[State, jax.Array, RunningEpisodes, jax.Array]
-Seen = tuple[tuple[Tree, ...], Ends]  # columns of a Window, and episodes that ended
-
-
-class EpisodesCarry(NamedTuple):
-    """The whole state of a run between two learning steps, when no episode is running."""
-
-    learner: ReinforceState
-    counters: Counters
-    key: jax.Array
-    running_stats: FusedRunningStats | None  # of observations, if they are normalized
-    scaler: Scaler | None  # of rewards, if they are normalized
+PlayingEpisodes = tuple[State, jax.Array, RunningEpisodes, jax.Array]  # and which of these are not over
 
 
 @dataclass(frozen=True)
-class FusedEpisodes:
-    """Configuration and pure functions: a static argument of compiled functions.
-
-    All environments begin together and play one episode each; those that finish first wait for the last one. With fewer
-    environments than episodes this is repeated.
-    """
-
-    env: JaxEnv
-    pure: PureReinforce
-    num_envs: int
-    budget: Budget
-    normalize_obs: bool = False
-    normalize_reward: bool = False
-
-    @classmethod
-    def make(cls, pure: PureReinforce, setup: Setup) -> Self:
-        return cls(setup.env, pure, setup.num_envs, setup.budget, setup.normalize_obs, setup.normalize_reward)
+class FusedEpisodes(FusedOnPolicy):
+    """REINFORCE. All environments begin together and play one episode each; those that finish first wait for the last
+    one. With fewer environments than episodes this is repeated."""
 
     def __post_init__(self) -> None:
         episodes, num_envs = self.pure.config.episodes_per_step, self.num_envs
@@ -184,7 +96,7 @@ class FusedEpisodes:
     @property
     def turns(self) -> int:
         """Episodes of every environment in one learning step."""
-        return self.pure.config.episodes_per_step // self.num_envs
+        return int(self.pure.config.episodes_per_step) // self.num_envs
 
     @property
     def longest(self) -> int:
@@ -195,21 +107,10 @@ class FusedEpisodes:
     def rows(self) -> int:
         return self.longest * self.turns
 
-    @property
-    def steps(self) -> int:
-        """Environment steps of one learning step, at most."""
-        return self.rows * self.num_envs
+    def begin(self, params: Tree, key: jax.Array) -> Carry:
+        return self.without_episodes(params, key, self.num_envs * self.turns)
 
-    @property
-    def passes(self) -> int:
-        return 1
-
-    def begin(self, params: Tree, key: jax.Array) -> EpisodesCarry:
-        running_stats = new_running_stats(self.env.obs_spec.shape) if self.normalize_obs else None
-        scaler = new_scaler(self.num_envs * self.turns) if self.normalize_reward else None
-        return EpisodesCarry(self.pure.begin(params), new_counters(), key, running_stats, scaler)
-
-    def learn_step(self, carry: EpisodesCarry) -> tuple[EpisodesCarry, Report]:
+    def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
         key, *turns = jax.random.split(carry.key, self.turns + 1)
 
         def play(_: None, key: jax.Array) -> tuple[None, tuple[Window, Ends]]:
@@ -218,30 +119,19 @@ class FusedEpisodes:
         _, (window, ends) = jax.lax.scan(play, None, jnp.stack(turns))
         last_obs = flat(window.last_obs)
         window, ends = jax.tree.map(self._side_by_side, (window._replace(last_obs=None), ends))
-        window = window._replace(last_obs=last_obs)
-        steps, reward = window.valid.sum(dtype=jnp.int32), window.reward.sum()
-        window, running_stats, scaler = prepared(window, carry.running_stats, carry.scaler, self.pure.config.gamma)
-        config = self.pure.config
-        progress = self.budget.progress(carry.counters)
-        settings = {name: value_at(each, progress) for name, each in self.pure.schedules.items()}
-        learner, logs = self.pure.step(carry.learner, window, jax.random.fold_in(key, 1), *settings.values())
-        counters = Counters(carry.counters.env_steps + steps, carry.counters.episodes + config.episodes_per_step)
-        report = one_update(logs | settings, steps, reward, ends)
-        return EpisodesCarry(learner, counters, key, running_stats, scaler), report
+        carry, learn_key = carry._replace(key=key), jax.random.fold_in(key, 1)
+        return self.learn(carry, window._replace(last_obs=last_obs), ends, learn_key)
 
-    def _play(self, carry: EpisodesCarry, key: jax.Array) -> tuple[Window, Ends]:
+    def _play(self, carry: Carry, key: jax.Array) -> tuple[Window, Ends]:
         """One episode of every environment, `[T, N]`; rows after its end are invalid."""
-        dist, shape = self.pure.dist, (self.longest, self.num_envs)
+        shape = (self.longest, self.num_envs)
         first_key, env_key, action_key = jax.random.split(key, 3)
         state = self.env.reset(self.env.draw(first_key, (self.num_envs,)).reset)
-        noise, draws = self.env.draw(env_key, shape), ops.random_draws(dist, action_key, shape)
+        draws = (self.env.draw(env_key, shape), ops.random_draws(self.pure.dist, action_key, shape))
 
-        def act(number: ArrayLike, now: PlayingEpisodes) -> tuple[PlayingEpisodes, Seen]:
+        def act(number: ArrayLike, now: PlayingEpisodes) -> tuple[PlayingEpisodes, Row]:
             state, obs, running, alive = now
-            seen = normalize(carry.running_stats, obs)
-            mask = legal_actions(self.env, state)
-            action = ops.sample(dist, policy_of(self.pure.model, carry.learner.params, seen), draws[number], mask)
-            state, step = step_and_reset(self.env, state, action, jax.tree.map(lambda leaf: leaf[number], noise))
+            action, mask, state, step = self.act(carry, state, obs, *jax.tree.map(lambda leaf: leaf[number], draws))
             step = step._replace(reward=jnp.where(alive, step.reward, 0.0))
             running, ends = record_step(running, step)
             ends = ends._replace(how=jnp.where(alive, ends.how, 0))
@@ -250,29 +140,27 @@ class FusedEpisodes:
             row = (obs, action, step.reward, terminated, truncated, alive, step.next_obs, mask)
             return (state, step.obs, running, alive & ~(step.terminated | step.truncated)), (row, ends)
 
-        now = (state, self.env.observe(state), new_running_episodes(self.num_envs), jnp.ones(self.num_envs, bool))
+        running = fused_stats.new_running_episodes(self.num_envs)
+        now = (state, self.env.observe(state), running, jnp.ones(self.num_envs, bool))
         shapes = jax.eval_shape(act, 0, now)[1]
-        seen, ends = jax.tree.map(lambda leaf: jnp.zeros((self.longest, *leaf.shape), leaf.dtype), shapes)
-        seen = (*seen[:3], jnp.ones_like(seen[3]), *seen[4:])  # rows that are never played are also terminated
-        return self._until_all_ended(act, now, (seen, ends))
+        row, ends = jax.tree.map(lambda leaf: jnp.zeros((self.longest, *leaf.shape), leaf.dtype), shapes)
+        row = (*row[:3], jnp.ones_like(row[3]), *row[4:])  # rows that are never played are also terminated
+        return self._until_all_ended(act, now, (row, ends))
 
     def _until_all_ended(
-        self,
-        act: Callable[[ArrayLike, PlayingEpisodes], tuple[PlayingEpisodes, Seen]],
-        now: PlayingEpisodes,
-        rows: Seen,
+        self, act: Callable[[ArrayLike, PlayingEpisodes], tuple[PlayingEpisodes, Row]], now: PlayingEpisodes, rows: Row
     ) -> tuple[Window, Ends]:
-        def goes_on(loop: tuple[jax.Array, PlayingEpisodes, Seen]) -> jax.Array:
+        def goes_on(loop: tuple[jax.Array, PlayingEpisodes, Row]) -> jax.Array:
             number, now, _ = loop
             return (number < self.longest) & now[3].any()
 
-        def step(loop: tuple[jax.Array, PlayingEpisodes, Seen]) -> tuple[jax.Array, PlayingEpisodes, Seen]:
+        def step(loop: tuple[jax.Array, PlayingEpisodes, Row]) -> tuple[jax.Array, PlayingEpisodes, Row]:
             number, now, rows = loop
             now, new = act(number, now)
             return number + 1, now, jax.tree.map(lambda column, row: column.at[number].set(row), rows, new)
 
-        _, (_, obs, _, _), (seen, ends) = jax.lax.while_loop(goes_on, step, (jnp.int32(0), now, rows))
-        return Window._make((*seen[:6], obs, *seen[6:])), ends
+        _, (_, obs, _, _), (row, ends) = jax.lax.while_loop(goes_on, step, (jnp.int32(0), now, rows))
+        return Window._make((*row[:6], obs, *row[6:])), ends
 
     def _side_by_side(self, leaf: jax.Array) -> jax.Array:
         """`[turns, T, N, …]` → `[T, turns · N, …]`: every column is one episode."""

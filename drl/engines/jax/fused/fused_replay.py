@@ -71,7 +71,7 @@ class Steps(NamedTuple):
 
 
 class ReplayState(NamedTuple):
-    """What the replay holds, as arrays of the program."""
+    """The contents of the replay, as arrays of the program."""
 
     steps: Steps
     written: jax.Array  # int32: rows since the start

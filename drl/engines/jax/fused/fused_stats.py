@@ -1,8 +1,8 @@
-"""Budget, counters and schedules of a run inside a compiled program."""
+"""Parts of all fused programs: budget, counters, schedules, statistics, reports, and the base class."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,26 +13,23 @@ from drl.core.errors import BadInput, one_line
 from drl.core.log import REPORTED, SUCCESS, TERMINATED, TRUNCATED
 from drl.core.schedules import FUNCTIONS, Constant, Cosine, Exponential, Linear, OfFunction, Schedule
 from drl.core.specs import AnyArray
-from drl.engines.jax.envs.jax_env import JaxEnv, JaxStep
+from drl.engines.jax.envs.jax_env import JaxEnv, JaxStep, State
+from drl.engines.jax.layers import Tree
+from drl.engines.jax.learner import Pure
 from drl.engines.jax.off_policy import Sometimes
 from drl.engines.jax.on_policy import Window, flat, weight_of
 
 
 class Counters(NamedTuple):
-    """How far the program is."""
+    """Steps and episodes so far."""
 
     env_steps: AnyArray  # int32
     episodes: AnyArray  # int32
 
 
-def new_counters() -> Counters:
-    """At the beginning of a run."""
-    return Counters(np.int32(0), np.int32(0))
-
-
 @dataclass(frozen=True)
 class Budget:
-    """At most one of both is given. Without a budget schedules keep their initial values."""
+    """Total steps or episodes, at most one of them. Without a budget, schedules keep their initial values."""
 
     total_timesteps: int | None = None
     num_episodes: int | None = None
@@ -98,7 +95,7 @@ CLIP = 10.0  # as in ObsNormalizer and RewardScaler
 
 
 class FusedRunningStats(NamedTuple):
-    """Mean and spread of what was seen."""
+    """Mean and spread of the observations or returns so far."""
 
     mean: AnyArray  # [*shape]
     squares: AnyArray  # sum of squared deviations from the mean
@@ -106,7 +103,7 @@ class FusedRunningStats(NamedTuple):
 
 
 def new_running_stats(shape: tuple[int, ...]) -> FusedRunningStats:
-    """Before anything was seen."""
+    """Without any data."""
     return FusedRunningStats(np.zeros(shape, np.float32), np.zeros(shape, np.float32), np.float32(0))
 
 
@@ -124,7 +121,7 @@ def merge(running_stats: FusedRunningStats, rows: jax.Array, weight: jax.Array |
 
 
 def deviation(running_stats: FusedRunningStats) -> jax.Array:
-    """Standard deviation; 1 before anything was seen."""
+    """Standard deviation; 1 without data."""
     variance = jnp.where(running_stats.count > 0, running_stats.squares / jnp.maximum(running_stats.count, 1.0), 1.0)
     return jnp.sqrt(variance + 1e-8)
 
@@ -145,12 +142,12 @@ class Scaler(NamedTuple):
 
 
 def new_scaler(num_envs: int) -> Scaler:
-    """Before any reward was seen."""
+    """Without any rewards."""
     return Scaler(new_running_stats(()), np.zeros(num_envs, np.float32), np.float32(0))
 
 
 def reward_scale(scaler: Scaler, bound: float | None = None) -> jax.Array:
-    """What rewards are divided by; with a `bound` so that no return seen so far exceeds it."""
+    """The divisor of rewards; with a `bound`, no return so far exceeds it after the division."""
     spread = deviation(scaler.running_stats)
     return spread if bound is None else jnp.maximum(spread, scaler.largest / bound)
 
@@ -204,11 +201,6 @@ class Report(NamedTuple):
     ends: Ends  # [rows, N]
 
 
-def one_update(logs: dict[str, jax.Array], steps: jax.Array, reward: jax.Array, ends: Ends) -> Report:
-    """The report of a learning step that reports every number once."""
-    return Report(logs, {name: jnp.int32(1) for name in logs}, steps, reward, ends)
-
-
 def summed(logs: Mapping[str, jax.Array | Sometimes]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """Logs of several updates, stacked along the first axis: for each name the sum over the updates that report it, and
     their number."""
@@ -240,3 +232,78 @@ def record_step(running: RunningEpisodes, step: JaxStep) -> tuple[RunningEpisode
         how += ended * (REPORTED + SUCCESS * step.success)
     ends = Ends(how.astype(jnp.int8), *running)
     return RunningEpisodes(*(jnp.where(ended, 0, column) for column in running)), ends
+
+
+# ── programs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Carry(NamedTuple):
+    """The whole state of a run between two learning steps."""
+
+    learner: Tree  # state of the algorithm
+    env: State  # None, as the next two, in a program that begins all episodes anew
+    obs: Tree  # [N, …]
+    running: Tree  # `RunningEpisodes`
+    counters: Counters
+    key: jax.Array
+    running_stats: FusedRunningStats | None  # of observations, if they are normalized
+    scaler: Scaler | None  # of rewards, if they are normalized
+    buffer: Tree = None  # of a program with replay
+    noise: Tree = None  # of its exploration
+
+
+@dataclass(frozen=True)
+class FusedProgram:
+    """An algorithm and its environments in one program. Configuration and pure functions: a static argument of compiled
+    functions. A subclass has `rows`, `begin(params, key) → carry` and `learn_step(carry) → (carry, report)`."""
+
+    env: JaxEnv
+    pure: Pure  # the algorithm without state
+    num_envs: int
+    budget: Budget
+    normalize_obs: bool = False
+    normalize_reward: bool = False
+
+    @classmethod
+    def make(cls, pure: Pure, setup: Setup) -> Self:
+        """The program of an algorithm in a setting."""
+        own = {field.name for field in fields(cls)}
+        return cls(pure=pure, **{name: value for name, value in setup._asdict().items() if name in own})
+
+    @property
+    def rows(self) -> int:
+        """Steps of every environment in one learning step, at most."""
+        raise NotImplementedError
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of one learning step, at most."""
+        return self.rows * self.num_envs
+
+    @property
+    def passes(self) -> int:
+        """Passes of one learning step over its rows."""
+        return 1
+
+    def begin(self, params: Tree, key: jax.Array) -> Carry:
+        """The state of a run at its beginning."""
+        key, first = jax.random.split(key)
+        state = self.env.reset(self.env.draw(first, (self.num_envs,)).reset)
+        carry = self.without_episodes(params, key, self.num_envs)
+        return carry._replace(env=state, obs=self.env.observe(state), running=new_running_episodes(self.num_envs))
+
+    def without_episodes(self, params: Tree, key: jax.Array, columns: int) -> Carry:
+        """The same before the environments are reset; rewards of `columns` environments or episodes are scaled."""
+        running_stats = new_running_stats(self.env.obs_spec.shape) if self.normalize_obs else None
+        scaler = new_scaler(columns) if self.normalize_reward else None
+        counters = Counters(np.int32(0), np.int32(0))
+        return Carry(self.pure.begin(params), None, None, None, counters, key, running_stats, scaler)
+
+    def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
+        """One learning step: the next state, and what to report."""
+        raise NotImplementedError
+
+    def settings_at(self, counters: Counters) -> dict[str, jax.Array]:
+        """The current value of each scheduled setting."""
+        progress = self.budget.progress(counters)
+        return {name: value_at(each, progress) for name, each in self.pure.schedules.items()}

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,15 @@ from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.build import build_learner
 from drl.engines.jax.envs import make_jax_env
 from drl.engines.jax.envs.jax_env import JaxEnv
-from drl.engines.jax.fused.fused_stats import Budget, FusedRunningStats, Report, Setup, check_traceable
+from drl.engines.jax.fused.fused_stats import (
+    Budget,
+    Carry,
+    FusedProgram,
+    FusedRunningStats,
+    Report,
+    Setup,
+    check_traceable,
+)
 from drl.engines.jax.layers import Tree, transposed, untransposed
 from drl.engines.jax.model_state import restore_state, state_arrays
 from drl.envs.episode_stats import judge_success, reward_threshold
@@ -48,70 +56,44 @@ MOST_STEPS = 256  # learning steps in a chunk
 MOST_ROWS = 1 << 19  # rows in the reports of a chunk
 
 
-class Program(Protocol):
-    """A fused program: hashable configuration and pure functions. `carry` is the state of a run."""
-
-    @property
-    def num_envs(self) -> int:
-        """Environments in the program."""
-
-    @property
-    def rows(self) -> int:
-        """Steps of every environment in one learning step, at most."""
-
-    @property
-    def steps(self) -> int:
-        """Environment steps of one learning step, at most."""
-
-    @property
-    def passes(self) -> int:
-        """Passes of one learning step over its rows."""
-
-    def begin(self, params: Tree, key: jax.Array) -> Tree:
-        """What the program carries, at the beginning of a run."""
-
-    def learn_step(self, carry: Tree) -> tuple[Tree, Report]:
-        """One learning step: what is carried on, and what to report."""
-
-
-def _chunk(program: Program, room: int, carry: Tree, count: ArrayLike) -> tuple[Tree, Report]:
+def _chunk(program: FusedProgram, room: int, carry: Carry, count: ArrayLike) -> tuple[Carry, Report]:
     """`count` learning steps, at most `room`. The count is an input, so that one program works for every length."""
     shapes = jax.eval_shape(program.learn_step, carry)[1]
     reports = jax.tree.map(lambda leaf: jnp.zeros((room, *leaf.shape), leaf.dtype), shapes)
 
-    def learn(number: ArrayLike, now: tuple[Tree, Report]) -> tuple[Tree, Report]:
+    def learn(number: ArrayLike, now: tuple[Carry, Report]) -> tuple[Carry, Report]:
         carry, report = program.learn_step(now[0])
         return carry, jax.tree.map(lambda column, new: column.at[number].set(new), now[1], report)
 
-    result: tuple[Tree, Report] = jax.lax.fori_loop(0, count, learn, (carry, reports))
+    result: tuple[Carry, Report] = jax.lax.fori_loop(0, count, learn, (carry, reports))
     return result
 
 
 @partial(jax.jit, static_argnums=0)
-def _begin(program: Program, params: Tree, keys: jax.Array) -> Tree:
+def _begin(program: FusedProgram, params: Tree, keys: jax.Array) -> Carry:
     return jax.vmap(program.begin)(params, keys)
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
-def _one(program: Program, room: int, carry: Tree, count: ArrayLike) -> tuple[Tree, Report]:
+def _one(program: FusedProgram, room: int, carry: Carry, count: ArrayLike) -> tuple[Carry, Report]:
     carry, reports = _chunk(program, room, jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), carry), count)
     return jax.tree.map(lambda leaf: leaf[None], (carry, reports))  # type: ignore[no-any-return]
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
-def _several(program: Program, room: int, carry: Tree, count: ArrayLike) -> tuple[Tree, Report]:
+def _several(program: FusedProgram, room: int, carry: Carry, count: ArrayLike) -> tuple[Carry, Report]:
     return jax.vmap(lambda one: _chunk(program, room, one, count))(carry)  # type: ignore[no-any-return]
 
 
 class FusedLearner:
     """The state of one or more runs of a program, between two chunks."""
 
-    def __init__(self, program: Program, params: list[Tree], seeds: list[int]):
-        self.program: Program = program
+    def __init__(self, program: FusedProgram, params: list[Tree], seeds: list[int]):
+        self.program: FusedProgram = program
         self.seeds: list[int] = seeds
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(transposed(each) for each in params))
         keys = np.stack([np.asarray(jax.random.PRNGKey(seed)) for seed in seeds])
-        self.carry: Tree = _begin(program, stacked, keys)
+        self.carry: Carry = _begin(program, stacked, keys)
         size = sum(np.size(array) for array in jax.tree.leaves(params[0]))
         seconds = program.steps * (ROW_SECONDS + (2 + 6 * program.passes) * size / FLOPS)
         self.room: int = max(1, min(MOST_STEPS, MOST_ROWS // (program.rows * program.num_envs)))
@@ -132,10 +114,8 @@ class FusedLearner:
 
     def running_stats(self, index: int) -> FusedRunningStats | None:
         """The statistics of one seed's observations; None if they are not normalized."""
-        running_stats = getattr(self.carry, "running_stats", None)
-        return (
-            None if running_stats is None else FusedRunningStats(*(np.asarray(leaf)[index] for leaf in running_stats))
-        )
+        stats = self.carry.running_stats
+        return None if stats is None else FusedRunningStats(*(np.asarray(leaf)[index] for leaf in stats))
 
     def state_dict(self, index: int) -> StateDict:
         """Of one seed."""
@@ -365,7 +345,7 @@ def compile_trainer(
     return SeedBatch(learner, [agent], config, reward_threshold=threshold).trainers[0]
 
 
-def _program(algorithm: Algorithm[Any], setup: Setup) -> Any:
+def _program(algorithm: Algorithm[Any], setup: Setup) -> FusedProgram:
     """The program of an algorithm's record."""
     record: AlgorithmRecord = algorithm.record  # type: ignore[attr-defined]
     if record.fused is None:
@@ -374,4 +354,5 @@ def _program(algorithm: Algorithm[Any], setup: Setup) -> Any:
         raise BadInput("checkpoint_rows is not for a compiled program, whose whole state is stored; leave it out")
     check_traceable(algorithm.config)  # type: ignore[attr-defined]
     check_traceable(setup.exploration)
-    return resolve(record.fused).make(algorithm.pure, setup)  # type: ignore[attr-defined]
+    program: FusedProgram = resolve(record.fused).make(algorithm.pure, setup)  # type: ignore[attr-defined]
+    return program

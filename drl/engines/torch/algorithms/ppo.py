@@ -15,11 +15,12 @@ from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, changing_rates, values_at
 from drl.core.specs import Distribution, Specs
 from drl.core.transition import RolloutBatch
+from drl.engines.numpy.model_kinds import distribution_of
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer, GradientStep, mean_log
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_rollout
-from drl.engines.torch.models import PolicyValueModel, distribution_of
+from drl.engines.torch.models import PolicyValueModel
 from drl.engines.torch.on_policy import Rows, evaluate_rollout, minibatches_of_envs, normalized
 from drl.engines.torch.recurrent import Sequences
 

@@ -15,11 +15,11 @@ from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, changing_rates, values_at
 from drl.core.specs import Array, Distribution, Specs
 from drl.core.transition import RolloutBatch
+from drl.engines.numpy.model_kinds import distribution_of
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_rollout
-from drl.engines.torch.models import distribution_of
 from drl.engines.torch.on_policy import (
     Rows,
     cut_obs,
