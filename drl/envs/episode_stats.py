@@ -153,7 +153,8 @@ class EpisodeStats:
         success = judge_success(reported, self.returns[index], self.reward_threshold)
         played = None  # vectorizations that cannot repeat an episode give no actions
         if self.actions:
-            played = self._played(index)
+            seed = self.seeds[index](self.numbers[index])
+            played = Played(seed, self.running_actions(index), self.running_changes(index))
         result = (self.returns[index], length, terminated, success, self.first_index + index)
         episode = Episode(*result, played, info or NO_NUMBERS)
         if self.changes.count:
@@ -169,10 +170,8 @@ class EpisodeStats:
     def running(self, index: int) -> Episode:
         """Return the running episode of an environment."""
         length = self.tick - int(self.began[index])
-        return Episode(self.returns[index], length, False, None, self.first_index + index, self._played(index))
-
-    def _played(self, index: int) -> Played:
-        return Played(self.seed_of(index), self.running_actions(index), self.running_changes(index))
+        played = Played(self.seed_of(index), self.running_actions(index), self.running_changes(index))
+        return Episode(self.returns[index], length, False, None, self.first_index + index, played)
 
     def running_changes(self, index: int) -> tuple[Change, ...]:
         """Return the changes of an environment's attributes before and in its running episode."""
