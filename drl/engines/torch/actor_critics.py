@@ -1,23 +1,27 @@
-"""Models of the off-policy actor-critics: a policy, and an ensemble of critics Q(s, a).
+"""Models of the off-policy actor-critics: a policy and an ensemble of critics Q(s, a). Targets and errors of critics.
 
-The policy acts; the critics are for learning only. Critics of Discrete actions value all actions at once.
+The policy acts; the critics are for learning only. Critics of Discrete actions value all actions at once. Critics are
+plain, or have a distribution over returns: c51 (logits of a fixed support) or qr (quantiles).
 """
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
+from drl.algorithms.off_policy import OffPolicyConfig
 from drl.core.configs import ActorCriticConfig, backbone_name
 from drl.core.settings import ActorCriticSettings
 from drl.core.specs import ActionSpec, Distribution, ObsSpec, Specs
+from drl.engines.torch import ops
 from drl.engines.torch.backbones import dropped, first_weights, make_backbone
 from drl.engines.torch.layers import BatchRenorm, make_activation, make_linear
 from drl.engines.torch.models import Model, PolicyModel, QHead, make_policy_head, prepared
-from drl.engines.torch.ops import Obs
+from drl.engines.torch.ops import Obs, ReplayRows
 
 VECTORS = ("mlp", "simba")  # backbones that take observation and action as one vector
 
@@ -170,3 +174,64 @@ def _make(
 def joined_config(config: ActorCriticConfig, vector: bool) -> ActorCriticConfig:
     """The settings of the network behind the join: the same backbone, or an MLP behind an encoder."""
     return config if vector else replace(config, backbone="mlp", backbone_kwargs=())
+
+
+# ── what critics learn from ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def critic_target(
+    head: QHead, next_q: Tensor, bonus: Tensor, rows: ReplayRows, config: OffPolicyConfig, to_drop: int = 0
+) -> Tensor:
+    """The critics' target, from their outputs `[M, B]` or `[M, B, atoms]` at the next state and action.
+
+    `bonus` `[B]` is added to the next value: the entropy of a soft policy. Plain critics: `[B]` values; c51:
+    `[B, atoms]` probabilities; qr: `[B, m]` samples of the return, without the `to_drop` largest of each critic.
+    """
+    if head.kind == "qr":
+        samples = next_q.transpose(0, 1).flatten(1)  # [B, M · atoms]
+        if to_drop:
+            samples = samples.sort(dim=1).values[:, : samples.shape[1] - to_drop * len(next_q)]
+        return ops.q_target(rows.reward[:, None], rows.discount[:, None], samples + bonus[:, None])
+    if head.kind == "c51":
+        probs = next_q.softmax(dim=-1)
+        if config.target_q == "mean":
+            chosen = probs.mean(dim=0)
+        else:  # of the critic that expects the smallest return
+            lowest = (probs * head.support).sum(dim=-1).argmin(dim=0)
+            chosen = probs[lowest, torch.arange(len(lowest), device=lowest.device)]
+        return ops.project_distribution(chosen, rows.reward + rows.discount * bonus, rows.discount, head.support)
+    values = next_q.mean(dim=0) if config.target_q == "mean" else next_q.amin(dim=0)
+    return ops.q_target(rows.reward, rows.discount, values + bonus)
+
+
+def critic_errors(head: QHead, q: Tensor, td_target: Tensor, loss: str) -> tuple[Tensor, Tensor]:
+    """The loss of every critic and row `[N, B]`, and the size of its error, which makes the row's priority."""
+    penalty = ops.huber if loss == "huber" else ops.half_square
+    if head.kind == "c51":
+        cross_entropy = -(td_target * q.log_softmax(dim=-1)).sum(dim=-1)
+        return cross_entropy, cross_entropy
+    if head.kind == "qr":
+        losses = torch.stack([ops.quantile_loss(quantiles, td_target, penalty) for quantiles in q])
+        return losses, losses
+    error = td_target - q
+    return penalty(error), error.abs()
+
+
+def reduced(values: Tensor, how: str) -> Tensor:
+    """One value per row from the critics' `[N, B, …]`."""
+    if how == "first":
+        return values[0]
+    return values.mean(dim=0) if how == "mean" else values.amin(dim=0)
+
+
+@torch.no_grad()
+def norm_weights(critics: Critics) -> None:
+    """Scale the weights of every hidden feature to norm 1."""
+    for weight in critics.normed_weights():
+        weight.div_(weight.norm(dim=1, keepdim=True))
+
+
+def update_norms(norms: Sequence[BatchRenorm], statistics: Sequence[Tensor]) -> None:
+    """Update running statistics of batch renormalization from those of the last batch: a mean and a variance each."""
+    for norm, mean, variance in zip(norms, statistics[::2], statistics[1::2], strict=True):
+        norm.update(mean, variance)

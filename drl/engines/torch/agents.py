@@ -21,8 +21,7 @@ from drl.engines.numpy.acting import Actor, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose, masked_argmax
 from drl.engines.numpy.exploration import AnyExploration, ExplorationConfig, default_exploration, make_exploration
 from drl.engines.torch.actor_critics import ActorCritic
-from drl.engines.torch.flat_optimizer import dropout_parts
-from drl.engines.torch.layers import noisy_layers, resample
+from drl.engines.torch.layers import dropout_parts, noisy_layers, resample
 from drl.engines.torch.models import (
     PolicyValueModel,
     QHead,

@@ -1,7 +1,8 @@
 """Layers that backbones and heads are made of: how their weights begin, and noisy ones in their place."""
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -77,6 +78,29 @@ def initialize(layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: Gain, generator: 
         nn.init.orthogonal_(layer.weight, gain, generator=generator)
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def dropout_parts(model: nn.Module) -> list[nn.Module]:
+    """The parts of a model that act differently in training; from now on they are in evaluation mode."""
+    kind = nn.modules.dropout._DropoutNd
+    parts = [part for part in model.modules() if isinstance(part, kind) or bool(getattr(part, "dropout", False))]
+    for part in parts:
+        part.training = False
+    return parts
+
+
+@contextlib.contextmanager
+def training_mode(parts: Sequence[nn.Module], seed: int, device: torch.device) -> Iterator[None]:
+    """Dropout on, with random numbers that depend on the seed only; the global stream is untouched."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        for part in parts:
+            part.training = True
+        try:
+            yield
+        finally:
+            for part in parts:
+                part.training = False
 
 
 class NoisyLinear(nn.Module):

@@ -17,8 +17,7 @@ from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.specs import ActionSpec, Array, Specs
 from drl.core.state_files import StateDict, StateValue
 from drl.core.variants import require_variant
-from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.engines.torch.flat_parameters import Groups, Target
+from drl.engines.torch.flat_optimizer import FlatOptimizer, Groups, Target
 from drl.engines.torch.models import known_variant
 from drl.engines.torch.ops import Obs, to_tensors
 from drl.engines.torch.other_optimizers import optimizer_of

@@ -45,6 +45,12 @@ def join_rows(first: Obs, second: Obs) -> Obs:
     return {name: torch.cat([part, second[name]]) for name, part in first.items()}
 
 
+def both_states(rows: "ReplayRows", action: Tensor | None, next_action: Tensor | None) -> tuple[Obs, Tensor | None]:
+    """Observations and actions here and at the next state, in one batch."""
+    actions = None if action is None or next_action is None else torch.cat([action, next_action])
+    return join_rows(rows.obs, rows.next_obs), actions
+
+
 class ReplayRows(NamedTuple):
     """A replay batch as tensors `[B, …]`."""
 
