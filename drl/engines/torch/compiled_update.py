@@ -197,7 +197,7 @@ def compile_method(method: Any, device: str) -> Callable[..., Any]:
     on the arguments are needed, whose shapes may change; the object stays as it was built. That saves a tenth of a
     small update. The code is copied because the compiler keeps its programs by code, and each object needs its own.
     """
-    # The compiler's default folder is a temporary one, gone after the next restart. A folder that the user has set stays.
+    # The compiler's default folder is a temporary one, gone after the next restart. A folder set by the user stays.
     with contextlib.suppress(OSError):  # a home that cannot be written to
         folder = cache_folder("inductor")
         folder.mkdir(parents=True, exist_ok=True)

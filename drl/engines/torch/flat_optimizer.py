@@ -142,7 +142,7 @@ class Target:
         return self.module(*inputs)
 
     def move(self, share: float) -> None:
-        """Move the parameters this share of the way towards the online ones, 1 for a full copy, and copy the buffers."""
+        """Move the parameters this share of the way to the online ones, 1 for a full copy, and copy the buffers."""
         self.values.lerp_(self.online.values, share)
         for own, online in self.buffers:
             own.copy_(online)

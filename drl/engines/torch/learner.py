@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
@@ -55,6 +56,8 @@ class Learner(ScheduledRates):
         # Of environments, or alone.
         self.action_spec: ActionSpec = getattr(specs, "action_spec", cast("ActionSpec", specs))
         self.device: torch.device = next(model.parameters()).device
+        # Rates are tensors, not floats: a compiled update takes new values without a new program.
+        self.as_number = partial(torch.tensor, device=self.device)
         self.rng: np.random.Generator = rng or stream_of(specs, "learner")
         self.learning_rate = schedule_of(self.config, "learning_rate")
         self.schedules: dict[str, Schedule] = {rate: schedule_of(self.config, rate) for rate in self.RATES}
@@ -82,10 +85,6 @@ class Learner(ScheduledRates):
             compiled=self.compile_update,
             dropout_seed=_seed_of(self.rng),
         )
-
-    def as_number(self, value: float) -> Tensor:
-        """A tensor, not a float: a compiled update takes new values without a new program."""
-        return torch.tensor(value, device=self.device)
 
     def predict(self, obs: Array) -> Array:
         """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: distribution

@@ -22,8 +22,7 @@ from drl.engines.torch.ops import ReplayRows
 
 
 class OffPolicyLearner(Learner):
-    """Actor, critics and target networks, and an optimizer each for actor and critics. A subclass has the update and its
-    losses."""
+    """Actor, critics, target networks, and optimizers of actor and critics. A subclass has the update and its losses."""
 
     config: OffPolicyConfig
     model: ActorCritic

@@ -61,9 +61,8 @@ class TD3(OffPolicyLearner):
         with torch.no_grad():
             next_action = torch.tanh(target_actor(rows.next_obs))
             if config.target_noise:
-                noise = (config.target_noise * draws.next_noise).clamp(
-                    -config.target_noise_clip, config.target_noise_clip
-                )
+                limit = config.target_noise_clip
+                noise = (config.target_noise * draws.next_noise).clamp(-limit, limit)
                 next_action = (next_action + noise).clamp(-1.0, 1.0)
         statistics: list[Tensor] = []  # of batch renormalization
         if self.target_critics is not None:
