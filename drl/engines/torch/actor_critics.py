@@ -41,17 +41,17 @@ class RenormMLP(nn.Module):
         self.features: int = widths[-1]
         self.dropout: float = config.dropout
 
-    def forward(self, x: Tensor, seen: list[Tensor] | None = None) -> Tensor:
-        x = self.norms[0](x, seen)
+    def forward(self, x: Tensor, statistics: list[Tensor] | None = None) -> Tensor:
+        x = self.norms[0](x, statistics)
         for layer, norm in zip(self.layers, list(self.norms)[1:], strict=True):
-            x = norm(dropped(self, self.activation(layer(x))), seen)
+            x = norm(dropped(self, self.activation(layer(x))), statistics)
         return x
 
 
 class Critic(nn.Module):
-    """Q(s, a): the observation, or an encoder's features of it, joined with the action, through a network of its own.
+    """Q(s, a): a network of the observation, or of an encoder's features of it, joined with the action.
 
-    `forward` gives what `QHead` does: `[B, A]` values or `[B, A, atoms]` logits or quantiles, with A = 1 for Box.
+    The output is that of `QHead`: `[B, A]` values or `[B, A, atoms]` logits or quantiles, with A = 1 for Box actions.
     """
 
     def __init__(
@@ -73,37 +73,35 @@ class Critic(nn.Module):
         actions = action_spec.sizes[0] if action_spec.kind == "discrete" else 1
         self.head: QHead = QHead(int(self.backbone.features), actions, config, generator)  # type: ignore[arg-type]
 
-    def forward(self, obs: Obs, action: Tensor | None = None, seen: list[Tensor] | None = None) -> Tensor:
+    def forward(self, obs: Obs, action: Tensor | None = None, statistics: list[Tensor] | None = None) -> Tensor:
         x = obs.flatten(1) if self.encoder is None else self.encoder(obs)  # type: ignore[union-attr]
         if action is not None:
             x = torch.cat([x, action], dim=1)
-        features = self.backbone(x, seen) if isinstance(self.backbone, RenormMLP) else self.backbone(x)
-        answer: Tensor = self.head(features)
-        return answer
+        features = self.backbone(x, statistics) if isinstance(self.backbone, RenormMLP) else self.backbone(x)
+        q: Tensor = self.head(features)
+        return q
 
 
 class Critics(nn.ModuleList):
-    """N critics: what each answers, `[N, B, A]` or `[N, B, A, atoms]`.
+    """N critics, with stacked outputs `[N, B, A]` or `[N, B, A, atoms]`. `action` is None for Discrete actions;
+    `statistics` collects those of batch renormalization, in training."""
 
-    `action` is None for Discrete actions. `seen` collects the statistics of batch renormalization, in training.
-    """
-
-    def forward(self, obs: Obs, action: Tensor | None = None, seen: list[Tensor] | None = None) -> Tensor:
-        return torch.stack([critic(obs, action, seen) for critic in self])
+    def forward(self, obs: Obs, action: Tensor | None = None, statistics: list[Tensor] | None = None) -> Tensor:
+        return torch.stack([critic(obs, action, statistics) for critic in self])
 
     @property
     def head(self) -> QHead:
-        """Turns answers into expected returns; the heads of all critics do the same."""
+        """The first critic's head; all heads turn outputs into expected returns in the same way."""
         head = self[0].head
         assert isinstance(head, QHead)
         return head
 
     def normed_weights(self) -> list[Tensor]:
-        """Of the layers with a normalization behind them: their scale makes no difference to the values."""
+        """Weights of the layers with a normalization behind them, whose scale does not change the values."""
         return [layer.weight for critic in self for layer in _normed_layers(critic.backbone)]  # type: ignore[union-attr, arg-type]
 
     def norms(self) -> list[BatchRenorm]:
-        """In the order in which a forward pass with `seen` meets them."""
+        """Batch renormalizations, in the order of `statistics`."""
         return [norm for critic in self for norm in getattr(critic.backbone, "norms", [])]  # type: ignore[union-attr]
 
 
@@ -115,7 +113,7 @@ def _normed_layers(backbone: nn.Module) -> list[nn.Linear]:
 
 
 class ActorCritic(nn.Module):
-    """`forward` is the policy's: observations → parameters of its distribution."""
+    """A policy and critics. `forward` is the policy's: observations → distribution parameters."""
 
     def __init__(self, actor: Model, critics: Critics, variant: str, config: ActorCriticConfig | None = None):
         super().__init__()

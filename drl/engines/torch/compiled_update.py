@@ -33,9 +33,9 @@ LARGEST_WORK = 150_000_000  # rows × weights of an update; above it matrix prod
 
 
 class Work(NamedTuple):
-    """What a run computes, as far as its configuration says."""
+    """The work of a run, as far as its configuration determines it."""
 
-    updates: int | None  # of the whole run; None: the configuration does not say
+    updates: int | None  # of the whole run; None: unknown
     rows: int  # of the batch of one update
     even: bool = True  # whether every batch has that many rows; otherwise two programs are compiled
 
@@ -84,12 +84,12 @@ def choose(work: Work, model: nn.Module) -> Choice:
 
 
 def saved_seconds(tensors: int, rows: int) -> float:
-    """Of one update with so many trained tensors and rows in its batch."""
+    """Seconds saved by one update with this number of trained tensors and rows."""
     return SAVED + SAVED_PER_TENSOR * tensors + SAVED_PER_ROW * rows
 
 
 def _obstacle(work: Work, model: nn.Module, weights: int) -> str:
-    """Why the estimate does not hold for this run; empty if it does."""
+    """The reason why the estimate does not hold for this run; empty if it does."""
     parts = list(model.modules())
     device = next(model.parameters()).device.type
     if recurrent_parts(model):

@@ -22,7 +22,7 @@ from drl.engines.torch.ops import ReplayRows
 
 
 class OffPolicyLearner(Learner):
-    """Actor, critics, target networks, and optimizers of actor and critics. A subclass has the update and its losses."""
+    """Actor, critics, target networks and the optimizers. A subclass has the update and its losses."""
 
     config: OffPolicyConfig
     model: ActorCritic

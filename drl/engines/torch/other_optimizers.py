@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch that `FlatOptimizer` has no kernel of, by the settings `optimizer` and `optimizer_kwargs`."""
+"""Optimizers of PyTorch other than those of `FlatRule`, by the settings `optimizer` and `optimizer_kwargs`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,12 +14,12 @@ from drl.core.specs import PlainDict
 from drl.core.state_files import StateDict, StateValue
 
 MakeOptimizers = Callable[[list[nn.Parameter]], torch.optim.Optimizer | list[torch.optim.Optimizer]]
-FLAT = ("adam", "adamw", "rmsprop")  # with a kernel of our own
+FLAT = ("adam", "adamw", "rmsprop")  # kinds of `FlatRule`
 CLASSES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop"}
 
 
 def optimizer_of(config: Config) -> str | MakeOptimizers:
-    """What a config's settings mean: a kind that `FlatOptimizer` has, or a function that makes an optimizer."""
+    """The kind of a `FlatRule`, or a function that makes an optimizer, by a config's settings."""
     name, given = getattr(config, "optimizer", "adam"), getattr(config, "optimizer_kwargs", ())
     kwargs = plain_pairs("optimizer_kwargs", given)
     if name in FLAT and not kwargs:
@@ -40,7 +40,7 @@ def optimizer_of(config: Config) -> str | MakeOptimizers:
 
 
 def _usual(config: Config, name: str, decay: float) -> PlainDict:
-    """The config's own settings of an optimizer that `FlatOptimizer` has too."""
+    """The config's settings of an optimizer that `FlatRule` has too."""
     if name not in FLAT:
         return {}
     eps: PlainDict = {"eps": getattr(config, "adam_eps", getattr(config, "optimizer_eps", 1e-5))}

@@ -1,7 +1,7 @@
-"""DQN (Mnih et al., 2015) and what grew from it: double, n-step, distributional (C51, quantiles), prioritized, noisy.
+"""DQN (Mnih et al., 2015) and its extensions: double, dueling, n-step, distributional, prioritized, noisy.
 
-The parts are independent switches. Dueling, noisy and distributional are the model's; n-step and priorities are the
-buffer's and reach the loss as `discount` and `weight`; double is here.
+The parts are independent switches. Dueling, noisy and distributional (C51, quantiles) belong to the model; n-step and
+priorities belong to the buffer and reach the loss as `discount` and `weight`; double is here.
 """
 
 from collections.abc import Mapping
@@ -25,11 +25,11 @@ from drl.engines.torch.models import QHead
 from drl.engines.torch.ops import ReplayRows
 
 
-def _of_action(answer: Tensor, action: Tensor) -> Tensor:
-    """The rows of `answer` that belong to the actions: `[B, A]` → `[B]`, `[B, A, atoms]` → `[B, atoms]`."""
-    if answer.dim() == 2:
-        return answer.gather(1, action.unsqueeze(1)).squeeze(1)
-    return answer[torch.arange(len(action), device=action.device), action]
+def _of_action(outputs: Tensor, action: Tensor) -> Tensor:
+    """The outputs for the actions: `[B, A]` → `[B]`, `[B, A, atoms]` → `[B, atoms]`."""
+    if outputs.dim() == 2:
+        return outputs.gather(1, action.unsqueeze(1)).squeeze(1)
+    return outputs[torch.arange(len(action), device=action.device), action]
 
 
 class DQN(Learner):
@@ -57,8 +57,8 @@ class DQN(Learner):
         self._resample()
 
     def target(self, outputs: QOutputs, rows: ReplayRows, rates: Rates) -> Tensor:
-        """What the network should answer for the actions taken: `[B]` values; c51: `[B, atoms]` probabilities; qr:
-        `[B, atoms]` samples of the return."""
+        """The TD target of the actions taken: `[B]` values; c51: `[B, atoms]` probabilities; qr: `[B, atoms]` samples
+        of the return."""
         next_values = outputs.selector if self.head is None else self.head.q_values(outputs.selector)
         if rows.next_action_mask is not None:
             next_values = next_values.masked_fill(~rows.next_action_mask, -torch.inf)
