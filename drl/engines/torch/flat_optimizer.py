@@ -32,7 +32,7 @@ Groups = Sequence[tuple[Iterable[nn.Parameter], float]]  # parameters, and a fac
 
 BETA2 = 0.999  # of Adam: decay of the running mean of squared gradients
 RMS_DECAY = 0.99  # of RMSprop
-STATE = ("values", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # the tensors of a `FlatRule`, by name
+STATE = ("values", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
 
 class GradientStep(NamedTuple):
@@ -178,11 +178,9 @@ class FlatRule:
             factors = [torch.full_like(p, factor_of.get(id(p), 1.0)).view(-1) for p in flat.parameters]
             self.rate_factors = torch.cat(factors).detach()
         self.gradients: Tensor = flat.gradients
-        self.values: Tensor = flat.values
-        self.exp_avg: Tensor = torch.zeros_like(flat.values)  # running mean of gradients (Adam)
-        self.exp_avg_sq: Tensor = torch.zeros_like(flat.values)  # running mean of squared gradients
-        self.max_exp_avg_sq: Tensor = torch.zeros_like(flat.values)  # the largest of these so far (amsgrad)
-        self.state: tuple[Tensor, ...] = (self.values, self.exp_avg, self.exp_avg_sq, self.max_exp_avg_sq)
+        # As named in STATE: the values, running means of gradients (Adam) and of squared gradients, and the largest of
+        # the latter so far (amsgrad).
+        self.state: tuple[Tensor, ...] = (flat.values, *(torch.zeros_like(flat.values) for _ in range(3)))
         self._steps = torch.zeros((), device=flat.values.device)
         values, exp_avg, exp_avg_sq, largest = ([tensor] for tensor in self.state)
         # The same as `move` by torch's fused kernel: half of the time, for a CNN a tenth. The functional form of
