@@ -22,14 +22,7 @@ from drl.engines.numpy.networks import (
 from drl.engines.torch.actor_critics import ActorCritic
 from drl.engines.torch.backbones import MLP, ResidualBlock, Simba
 from drl.engines.torch.layers import NoisyLinear, make_activation
-from drl.engines.torch.models import (
-    GaussianHead,
-    LogitsHead,
-    PolicyValueModel,
-    QHead,
-    SquashedGaussianHead,
-    is_plain,
-)
+from drl.engines.torch.models import GaussianHead, LogitsHead, PolicyValueModel, QHead, SquashedGaussianHead, is_plain
 from drl.engines.torch.recurrent import CELLS, Recurrent, recurrent_parts
 
 

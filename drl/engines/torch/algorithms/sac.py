@@ -23,14 +23,7 @@ from drl.core.specs import Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.numpy.distributions import UpdateDraws, draw_update
 from drl.engines.torch import ops
-from drl.engines.torch.actor_critics import (
-    Critics,
-    critic_errors,
-    critic_target,
-    norm_weights,
-    reduced,
-    update_norms,
-)
+from drl.engines.torch.actor_critics import Critics, critic_errors, critic_target, norm_weights, reduced, update_norms
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.off_policy import OffPolicyLearner
 from drl.engines.torch.ops import ReplayRows
