@@ -175,7 +175,7 @@ class FlatRule:
         self.weight_decay: float = weight_decay if kind == "adamw" else 0.0
         self.rate_factors: Tensor | None = None  # of each value; None: the same rate for all
         if factor_of:
-            factors = [torch.full_like(p, factor_of.get(id(p), 1.0)).view(-1) for p in flat.parameters]
+            factors = [torch.full_like(p, factor_of.get(id(p), 1.0)).reshape(-1) for p in flat.parameters]
             self.rate_factors = torch.cat(factors).detach()
         self.gradients: Tensor = flat.gradients
         # As named in STATE: the values, running means of gradients (Adam) and of squared gradients, and the largest of
