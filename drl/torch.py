@@ -26,7 +26,7 @@ from drl.engines.torch.backbones import Simba as Simba
 from drl.engines.torch.backbones import SmallCNN as SmallCNN
 from drl.engines.torch.backbones import make_backbone as make_backbone
 from drl.engines.torch.build import build_model as build_model
-from drl.engines.torch.flat_parameters import Target as Target
+from drl.engines.torch.flat_optimizer import Target as Target
 from drl.engines.torch.learner import Learner as Learner
 from drl.engines.torch.models import GaussianHead as GaussianHead
 from drl.engines.torch.models import LogitsHead as LogitsHead

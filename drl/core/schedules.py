@@ -221,6 +221,7 @@ class ScheduledRates:
     _factor = 1.0
     _values: list[float] | None = None  # of `schedules` at the last call
     _rates: Any = None  # these by name, as numbers of an engine
+    as_number: Callable[[float], Any] = float  # makes such a number
 
     def rates_at(self, progress: float) -> Any:
         """Return the rates of the losses by name, at a fraction of the budget."""
@@ -229,10 +230,6 @@ class ScheduledRates:
             self._values = values
             self._rates = rates_type(tuple(self.schedules))(*map(self.as_number, values))
         return self._rates
-
-    def as_number(self, value: float) -> Any:
-        """Return a rate as a number of the engine."""
-        return value
 
     @property
     def learning_rate(self) -> Schedule:

@@ -408,11 +408,11 @@ def _note_compilation(trainer: AnyTrainer, run: Run, quiet: bool) -> None:
 
     assert isinstance(trainer, Trainer)  # of the torch engine
     parts = vars(getattr(trainer.algorithm, "algorithm", trainer.algorithm)).values()  # shared with others, or not
-    optimizers = [part for part in parts if isinstance(part, FlatOptimizer) and part.compiled]
-    if not optimizers:
+    programs = [part.program for part in parts if isinstance(part, FlatOptimizer) and part.program is not None]
+    if not programs:
         return
-    seconds = sum(optimizer.compile_seconds for optimizer in optimizers)
-    error = next((optimizer.compile_error for optimizer in optimizers if optimizer.compile_error), None)
+    seconds = sum(program.seconds for program in programs)
+    error = next((program.error for program in programs if program.error), None)
     run.note(compile_seconds=round(seconds, 1), compile_error=error)
     if not quiet and error is None:
         say(f"compiling the update took {seconds:.1f} s")

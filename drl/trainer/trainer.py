@@ -24,12 +24,7 @@ from drl.core.variants import require_variant
 from drl.trainer.trainer_loop import Stopped, TrainerLoop
 
 # Logged beside the counters, not as results.
-SETTINGS = (
-    "learning_rate",
-    "clip_range",
-    "entropy_coef",
-    "gradient_steps",
-)
+SETTINGS = ("learning_rate", "clip_range", "entropy_coef", "gradient_steps")
 MAY_BE_NAN = ("explained_variance",)  # NaN if all returns of a rollout are equal
 
 
@@ -86,8 +81,8 @@ class TrainingStats:
         for episode in episodes:
             self.episodes += 1
             if self.info_keys is not None and episode.info:
-                kept = {name: number for name, number in episode.info.items() if name in self.info_keys}
-                episode = episode._replace(info=kept)
+                info = {name: number for name, number in episode.info.items() if name in self.info_keys}
+                episode = episode._replace(info=info)
             self.recent.append(episode._replace(played=None, info=NO_NUMBERS))
             self.finished.append(episode)
 
@@ -95,7 +90,7 @@ class TrainingStats:
         """Make the log of a learning step that took `elapsed` seconds; `learned` holds the algorithm's metrics."""
         self.learning_steps += 1
         self.seconds += elapsed
-        steps = self.new_steps
+        steps, recent = self.new_steps, self.recent
         rollout = {"rollout_len": float(steps), "mean_reward": self.reward_sum / steps if steps else 0.0}
         trainer: dict[str, float] = {
             "episodes_count": self.episodes,
@@ -111,7 +106,7 @@ class TrainingStats:
             episodes=self.episodes,
             learning_steps=self.learning_steps,
             rollout=_episode_means(self.finished) | rollout,
-            recent=_recent_means(self.recent),
+            recent=_episode_means(recent) | rates(recent) | {"window": len(recent)} if recent else {},
             trainer=trainer,
             learn={name: value for name, value in learned.items() if not math.isnan(value) or name not in MAY_BE_NAN},
             info=info_means(self.finished),
@@ -119,7 +114,12 @@ class TrainingStats:
             finished=self.finished,
         )
         self.finished, self.new_steps, self.reward_sum = [], 0, 0.0
-        _check_finite(log)
+        numbers = {f"{group}/{name}": value for group in GROUPS for name, value in getattr(log, group).items()}
+        if bad := [name for name, value in numbers.items() if not math.isfinite(value)]:
+            raise NonFinite(
+                f"{', '.join(bad)} became non-finite at environment step {log.env_steps}; "
+                f"try a smaller learning rate, gradient clipping (--max-grad-norm) or reward normalization"
+            )
         return log
 
     def state_dict(self) -> StateDict:
@@ -171,11 +171,11 @@ class Collector:
         self.in_env_step = True
         step = envs.step(agent.action_spec.to_env(self.action))
         self.in_env_step = False
-        taken = CollectedStep(obs, self.action, step, mask, self.rnn_state)
+        collected = CollectedStep(obs, self.action, step, mask, self.rnn_state)
         self.obs, self.action = step.obs, None
         if agent.recurrent or (exploration is not None and exploration.carries):
             agent.begin(step.over)
-        return taken
+        return collected
 
     def attach(self, agent: Agent) -> None:
         self.agent = agent
@@ -211,15 +211,14 @@ class Collector:
         self.obs, self.action = None, None
 
     def state_dict(self) -> StateDict:
-        kept = {"obs": self.obs, "action": self.action, "rnn_state": self.rnn_state}
-        arrays = {name: None if array is None else array.copy() for name, array in kept.items()}
-        return arrays | {"envs": self.envs.state_dict()}
+        arrays = {"obs": self.obs, "action": self.action, "rnn_state": self.rnn_state}
+        copies = {name: None if array is None else array.copy() for name, array in arrays.items()}
+        return copies | {"envs": self.envs.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> str | None:
-        self.obs = None if state["obs"] is None else np.array(state["obs"])
-        self.action = None if state["action"] is None else np.array(state["action"])
-        before = state.get("rnn_state")  # not in checkpoints of earlier versions; there the buffer has it
-        self.rnn_state = None if before is None else np.array(before)
+        self.obs, self.action, self.rnn_state = (
+            None if state[name] is None else np.array(state[name]) for name in ("obs", "action", "rnn_state")
+        )
         return self.envs.load_state_dict(state["envs"])
 
 
@@ -227,11 +226,11 @@ BatchT = TypeVar("BatchT", bound=Batch)
 
 
 class Trainer(TrainerLoop, Generic[BatchT]):
-    """Yields one `Log` per learning step. Iterating again continues training; it never resets.
+    """Yields one `Log` per learning step. You can break out of the loop, inspect, save, and iterate again: training
+    continues and never resets.
 
     With a replay buffer, training ends exactly at the budget; otherwise it finishes the last rollout or batch of
-    episodes. All state is on this object and its collaborators, none in the generator: you can break out of the loop,
-    inspect, save, and iterate again.
+    episodes.
     """
 
     def __init__(
@@ -250,15 +249,15 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             raise BadInput(f"the buffer is for {plural(buffer.num_envs, 'environment')}, but there are {envs.num_envs}")
         if agent.recurrent and not buffer.takes_sequences:
             raise BadInput(f"a recurrent agent learns from sequences: use a RolloutBuffer, not {type(buffer).__name__}")
-        if needs := getattr(algorithm, "needs", None):  # an algorithm of the user's own may not say
+        if needs := getattr(algorithm, "needs", None):  # a user's own algorithm may not have it
             require_variant(type(algorithm).__name__, needs, getattr(agent, "variant", None))
-        if agent.exploration is None and _is_greedy(agent):
+        if agent.exploration is not None:
+            agent.exploration.begin_training(buffer.first_update)
+        elif agent.variant == "q_value" or getattr(getattr(agent, "distribution", None), "kind", "") == "deterministic":
             raise BadInput(
                 f"this {type(agent).__name__} always takes its best action and would never explore; make it with "
                 f"{type(agent).__name__}(model, envs), or set its exploration"
             )
-        if agent.exploration is not None:
-            agent.exploration.begin_training(buffer.first_update)
         self.envs: VecEnv | AnyCollector = envs
         self.agent: Agent = agent
         self.algorithm: Algorithm[BatchT] = algorithm
@@ -307,9 +306,9 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.progress, self.learned, self.seconds = None, [], 0.0
         return log
 
-    def _add(self, taken: CollectedStep) -> None:
+    def _add(self, collected: CollectedStep) -> None:
         """Store and count one step of the environments."""
-        obs, action, step, mask, rnn_state = taken
+        obs, action, step, mask, rnn_state = collected
         if self.collector.lost is not None:
             self.inexact, self.collector.lost = self.collector.lost, None
             self.buffer.cut()
@@ -397,7 +396,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         missing = (self.buffer.load_state_dict(state["buffer"]), self.collector.load_state_dict(state))
         self.inexact = "; ".join(filter(None, missing)) or None
         self.algorithm.load_state_dict(state["algorithm"])
-        if (factor := state.get("learning_rate_factor", 1.0)) != getattr(self.algorithm, "learning_rate_factor", 1.0):
+        if (factor := state["learning_rate_factor"]) != getattr(self.algorithm, "learning_rate_factor", 1.0):
             self.algorithm.learning_rate_factor = factor  # type: ignore[attr-defined]
         self.agent.load_state_dict(state["agent"])
         if self.reward_scaler is not None:
@@ -411,12 +410,6 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.buffer.cut()
         if self.reward_scaler is not None:
             self.reward_scaler.returns[:] = 0.0
-
-
-def _is_greedy(agent: Agent) -> bool:
-    """Whether an agent is deterministic without exploration."""
-    distribution = getattr(agent, "distribution", None)
-    return agent.variant == "q_value" or (distribution is not None and distribution.kind == "deterministic")
 
 
 def _buffer_for(algorithm: Algorithm[BatchT], envs: VecEnv | AnyCollector) -> Buffer[BatchT]:
@@ -468,21 +461,5 @@ def info_means(episodes: Iterable[Episode]) -> dict[str, float]:
     for episode in episodes:
         for name, value in episode.info.items():
             values.setdefault(name, []).append(value)
-    means = {name: math.fsum(found) / len(found) for name, found in values.items()}
+    means = {name: math.fsum(numbers) / len(numbers) for name, numbers in values.items()}
     return {name: mean for name, mean in means.items() if math.isfinite(mean)}
-
-
-def _recent_means(episodes: deque[Episode]) -> dict[str, float]:
-    if not episodes:
-        return {}
-    return _episode_means(episodes) | rates(episodes) | {"window": len(episodes)}
-
-
-def _check_finite(log: Log) -> None:
-    """Raise if a number of this learning step is not finite."""
-    numbers = {f"{group}/{name}": value for group in GROUPS for name, value in getattr(log, group).items()}
-    if bad := [name for name, value in numbers.items() if not math.isfinite(value)]:
-        raise NonFinite(
-            f"{', '.join(bad)} became non-finite at environment step {log.env_steps}; "
-            f"try a smaller learning rate, gradient clipping (--max-grad-norm) or reward normalization"
-        )

@@ -1,4 +1,4 @@
-"""Agents: an observation in, an action out. They own their model and their normalizer, no optimizer, no algorithm."""
+"""Agents: observations in, actions out. They own their model and their normalizer, not an optimizer or an algorithm."""
 
 import io
 from collections.abc import Callable
@@ -18,8 +18,7 @@ from drl.engines.numpy.acting import ModelAgent, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose
 from drl.engines.numpy.exploration import ExplorationConfig
 from drl.engines.torch.actor_critics import ActorCritic
-from drl.engines.torch.flat_optimizer import dropout_parts
-from drl.engines.torch.layers import noisy_layers, resample
+from drl.engines.torch.layers import dropout_parts, noisy_layers, resample
 from drl.engines.torch.models import (
     PolicyValueModel,
     QHead,
@@ -35,9 +34,9 @@ Views = TypeVar("Views")
 
 
 class TorchAgent(ModelAgent[nn.Module]):
-    """What both agents share: the model's answers, and files.
+    """Base class of both agents: the model's outputs, the hidden state of a recurrent model, and files.
 
-    A recurrent agent remembers from one `act` to the next; call `begin` at the start of every episode.
+    A recurrent agent carries its state from one `act` to the next; call `begin` at the start of every episode.
     """
 
     engine = "torch"
@@ -45,20 +44,24 @@ class TorchAgent(ModelAgent[nn.Module]):
     def take(self, model: nn.Module, exploration: ExplorationConfig | None) -> None:
         self.model: nn.Module = model
         self._first_parameter = next(model.parameters())
-        self.rnn_state_size: int = arrange(model)  # numbers it remembers of each environment
+        self.rnn_state_size: int = arrange(model)  # numbers per environment
         self.recurrent: bool = self.rnn_state_size > 0
-        self.rnn_state: Array | None = None  # [N, S] what it remembers
-        _refuse_modes(model)
+        self.rnn_state: Array | None = None  # [N, S]
+        dropout_parts(model)  # off from now on; an update turns it on while it lasts
+        for name, module in model.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):  # nothing would update its statistics
+                raise BadInput(
+                    f"the model's {name or 'root'} is a {type(module).__name__}, which acts differently in training "
+                    "and in evaluation; use LayerNorm"
+                )
 
     def _probe(self) -> Any:
-        """The model's answer to observations of zeros: what kind of model is it?"""
+        """The model's output for observations of zeros, which shows its variant."""
         return self.forward(np.zeros((PROBES, *self.obs_spec.shape), self.obs_spec.dtype))
 
     def forward(self, obs: Array, part: nn.Module | None = None, after: Tensor | None = None) -> Any:
-        """The answer of the model, or of a part of it, to encoded observations, without gradients.
-
-        `after` is filled with what a recurrent model then remembers.
-        """
+        """The output of the model, or of a part of it, for encoded observations, without gradients. `after` is filled
+        with the next hidden state of a recurrent model."""
         with torch.no_grad():
             rows: Any = to_tensors(self.normalize(obs), self.device)
             if self.recurrent:
@@ -66,7 +69,7 @@ class TorchAgent(ModelAgent[nn.Module]):
             return (part or self.model)(rows)
 
     def begin(self, envs: Array | None = None) -> None:
-        """Episodes begin: everywhere, or where the mask `[N]` says so. A recurrent agent forgets what came before."""
+        """New episodes begin: in all environments, or in those of the mask `[N]`. Their hidden state is reset."""
         super().begin(envs)
         if envs is None:
             self.rnn_state = None
@@ -74,7 +77,7 @@ class TorchAgent(ModelAgent[nn.Module]):
             self.rnn_state = np.where(envs[:, None], np.float32(0.0), self.rnn_state)
 
     def recall(self, num_envs: int) -> Array:
-        """What a recurrent agent remembers of each environment `[N, S]`: zeros as long as there is nothing."""
+        """The hidden state of a recurrent agent `[N, S]`; zeros if it has none yet."""
         if self.rnn_state is None:
             return np.zeros((num_envs, self.rnn_state_size), np.float32)
         if len(self.rnn_state) != num_envs:
@@ -86,7 +89,7 @@ class TorchAgent(ModelAgent[nn.Module]):
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are."""
+        """The device of its parameters."""
         return self._first_parameter.device
 
     def parameters(self) -> dict[str, Array]:
@@ -108,15 +111,14 @@ class TorchAgent(ModelAgent[nn.Module]):
         return model.to(device)
 
     def save_policy_net(self, path: str | Path) -> None:
-        """What acts, as a plain state dict for PyTorch users; read it with `torch.load(path, weights_only=True)`."""
+        """Write the policy as a plain state dict for PyTorch; read it with `torch.load(path, weights_only=True)`."""
         write_state_dict(getattr(self.model, "actor", self.model), path)
 
 
 class PolicyAgent(PolicyActor, TorchAgent):
-    """Acts by a policy: a draw from its distribution when it explores, the mode when it does not.
+    """Acts by a policy: a sample from its distribution when it explores, else the mode.
 
-    With a recurrent model `decide` and `act` move its memory on; `explain` and `value` only look, as if the observation
-    came next.
+    With a recurrent model `decide` and `act` advance the hidden state; `explain` and `value` do not.
     """
 
     rnn_state: Array | None
@@ -148,7 +150,7 @@ class PolicyAgent(PolicyActor, TorchAgent):
         return params
 
     def _step(self, obs: Array) -> tuple[Array, Array]:
-        """Distribution parameters of a recurrent model, and what it remembers after these observations."""
+        """Distribution parameters of a recurrent model, and its next hidden state."""
         rnn_state, net = self.recall(len(obs)), self._memory.newest()
         if net is not None:
             return net.step(self.normalize(obs), rnn_state)
@@ -157,18 +159,18 @@ class PolicyAgent(PolicyActor, TorchAgent):
         return (answer[0] if self.has_value else answer).cpu().numpy(), after.cpu().numpy()
 
     def critic(self, obs: Array) -> Array:
-        answer: Array = self.forward(obs)[1].cpu().numpy()
-        return answer
+        value: Array = self.forward(obs)[1].cpu().numpy()
+        return value
 
     def save_value_net(self, path: str | Path) -> None:
-        """The critic as a plain state dict."""
+        """Write the critic as a plain state dict."""
         if not self.has_value:
             raise BadInput("this agent has a policy-only model; there is no value net to save")
         write_state_dict(getattr(self.model, "critic", self.model), path)
 
 
 class QAgent(QActor, TorchAgent):
-    """Acts by action values: the legal action of the highest value, and what its exploration makes of it."""
+    """Acts by action values: the legal action of the highest value, modified by its exploration."""
 
     def take(self, model: nn.Module, exploration: ExplorationConfig | None) -> None:
         super().take(model, exploration)
@@ -193,9 +195,9 @@ class QAgent(QActor, TorchAgent):
 
 
 class NumpyViews(Generic[Views]):
-    """A model as NumPy arrays that share memory with torch: acting without the framework's overhead.
+    """A model as NumPy arrays that share memory with torch, which act without the framework's overhead.
 
-    Training changes parameters in place, so the views follow it. They are made again whenever a part was replaced or
+    Training changes parameters in place, so the views follow it. They are made again if a part was replaced or
     parameters have moved (into a flat tensor, to another device).
     """
 
@@ -207,7 +209,7 @@ class NumpyViews(Generic[Views]):
         self._views: Views | None = None
 
     def newest(self) -> Views | None:
-        """What `make` gave, or None where the model has no NumPy form."""
+        """The current views; None if the model has no NumPy form."""
         if not self._parts or not self._unchanged():
             modules = list(self.model.modules())
             tables: list[dict[str, Any]] = [m._modules for m in modules] + [m._parameters for m in modules]
@@ -223,19 +225,7 @@ class NumpyViews(Generic[Views]):
 
 
 def write_state_dict(module: nn.Module, path: str | Path) -> None:
-    """A `.pth` file in one piece. Tensors own their memory: views would drag the whole flat tensor into the file."""
+    """Write a `.pth` file atomically. Tensors are cloned: views would drag the whole flat tensor into the file."""
     buffer = io.BytesIO()
     torch.save({name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}, buffer)
     write_atomically(Path(path), seal_pth(buffer.getvalue()))
-
-
-def _refuse_modes(model: nn.Module) -> None:
-    """Dropout is off from now on; an update turns it on while it lasts. Batch norm acts differently in training and in
-    evaluation too, and has statistics that nothing would update."""
-    dropout_parts(model)
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise BadInput(
-                f"the model's {name or 'root'} is a {type(module).__name__}, which acts differently in training and in "
-                "evaluation; use LayerNorm"
-            )

@@ -1,7 +1,7 @@
-"""Backbones see: observation → features. Each knows `features`, the width a head must expect.
+"""Backbones: observation → features. The attribute `features` is the width that a head must expect.
 
-`sigma` is the first strength of noisy layers (0: plain ones), `gain` the scale of orthogonal weights (None: uniform
-ones, for action values) or an initialization by name.
+`sigma` is the initial strength of noisy layers (0: plain ones), `gain` the scale of orthogonal weights (None: uniform
+ones, for action values) or an `Init`.
 """
 
 import itertools
@@ -31,8 +31,8 @@ from drl.engines.torch.recurrent import Recurrent
 
 
 class MLP(nn.Sequential):
-    """Fully connected layers over the flattened observation. The first one is never noisy: like the convolutions of a
-    CNN it sees the environment as it is.
+    """Fully connected layers over the flattened observation. The first one is never noisy, like the convolutions of a
+    CNN.
 
     >>> MLP((4,), hidden_sizes=(8, 8))(torch.zeros(3, 4)).shape
     torch.Size([3, 8])
@@ -47,21 +47,20 @@ class MLP(nn.Sequential):
         sigma: float = 0.0,
         gain: Gain = HIDDEN_GAIN,
         layer_norm: bool = False,
-        dropout: float = 0.0,  # share of the features behind every activation that an update sets to 0
+        dropout: float = 0.0,  # share of the features behind every activation that updates set to 0
     ):
         widths = [math.prod(obs_shape), *hidden_sizes]
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
-        dropouts: dict[int, nn.Module] = {}  # behind the layer of that number
+        named: dict[str, nn.Module] = {str(number): layer for number, layer in enumerate(layers)}
+        number = len(layers)  # dropout layers are not counted, so that weights have the same names without them
         for i, (in_features, out_features) in enumerate(itertools.pairwise(widths)):
-            noise = sigma if i else 0.0
-            layers += [make_linear(in_features, out_features, gain, noise, generator)]
-            layers += [nn.LayerNorm(out_features)] if layer_norm else []
-            layers += [make_activation(activation)]
-            dropouts |= {len(layers) - 1: nn.Dropout(dropout)} if dropout else {}
-        named: dict[str, nn.Module] = {}
-        for number, layer in enumerate(layers):
-            named[str(number)] = layer
-            named |= {f"dropout{number}": dropouts[number]} if number in dropouts else {}
+            block = [make_linear(in_features, out_features, gain, sigma if i else 0.0, generator)]
+            block += [nn.LayerNorm(out_features)] if layer_norm else []
+            for layer in (*block, make_activation(activation)):
+                named[str(number)] = layer
+                number += 1
+            if dropout:
+                named[f"dropout{number - 1}"] = nn.Dropout(dropout)
         super().__init__(OrderedDict(named))
         self.activation = activation
         self.dropout = dropout
@@ -84,7 +83,7 @@ class ResidualBlock(nn.Module):
 
 
 def dropped(part: nn.Module, features: Tensor) -> Tensor:
-    """Features of which a share of `part.dropout` is 0 and the rest is larger, in updates."""
+    """Dropout by the share `part.dropout`, in updates."""
     share = part.dropout
     return F.dropout(features, share) if share and part.training else features  # type: ignore[arg-type]
 
@@ -193,7 +192,7 @@ class Conv1d(nn.Module):
 
 
 class Pixels(nn.Module):
-    """uint8 → [0, 1], in front of a backbone."""
+    """A backbone for uint8 images, scaled to [0, 1]."""
 
     def __init__(self, backbone: nn.Module):
         super().__init__()
@@ -219,8 +218,8 @@ class SmallCNN(nn.Sequential):
             nn.ReLU(),
             nn.Flatten(),
         ]
-        seen = 32 * (obs_shape[1] - 4) * (obs_shape[2] - 4)
-        super().__init__(*convolutions, make_linear(seen, features, gain, 0.0, generator), nn.ReLU())
+        flat = 32 * (obs_shape[1] - 4) * (obs_shape[2] - 4)
+        super().__init__(*convolutions, make_linear(flat, features, gain, 0.0, generator), nn.ReLU())
         self.features = features
         self.dropout = dropout
 
@@ -229,8 +228,8 @@ class SmallCNN(nn.Sequential):
 
 
 class KeyedBackbone(nn.Module):
-    """For observations with several parts: each image has a CNN, everything else comes as it is (vectors normalized, if
-    the agent does that, discrete values one-hot); joined, they go through an MLP."""
+    """For observations with several parts: a CNN for each image, joined with all other parts (discrete values one-hot),
+    then an MLP."""
 
     def __init__(self, obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None):
         super().__init__()
@@ -295,9 +294,9 @@ def make_conv1d(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Gene
 
 
 def make_backbone(config: AnyModelConfig, obs_spec: ObsSpec, generator: torch.Generator | None = None) -> nn.Module:
-    """The backbone a config names, with a recurrent cell behind it where the config asks for one.
+    """The backbone of a config, with a recurrent cell behind it if there is one in the config.
 
-    `auto` looks at the observation: images → cnn, several parts with an image among them → an encoder for each,
+    `auto` depends on the observation: images → cnn, several parts with an image among them → an encoder for each,
     everything else → mlp.
     """
     backbone: nn.Module

@@ -1,4 +1,4 @@
-"""From names and configs to a learner: the model, the agent that acts with it and the algorithm that improves it."""
+"""Build a model, the agent that acts with it and the algorithm that trains it, from names and configs."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ from drl.engines.torch.models import load_parameters, parameters_by_name, set_th
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` takes a GPU when there is one; asking for one that is not there is an error."""
+    """The device of this name; `auto` is a GPU if there is one."""
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         name = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
@@ -31,7 +31,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def build_model(model: object, specs: Specs, seed: int | None = None) -> nn.Module:
-    """A module of your own: itself, or what a class or function makes of (obs_spec, action_spec). Its first weights are
+    """A module of your own, or the result of a class or function of (obs_spec, action_spec), whose initial weights are
     drawn from `seed`, by default the environments' own."""
     made = model
     if callable(model) and not isinstance(model, nn.Module):
@@ -55,7 +55,7 @@ def build_learner(
     start: Start | None = None,  # weights to begin with
     threads: int | None = None,  # of torch; see `set_threads`
 ) -> tuple[TorchAgent, Algorithm[Batch]]:
-    """An agent and the algorithm that trains it, from the root seed's own streams."""
+    """An agent and the algorithm that trains it, with streams of the root seed."""
     set_threads(specs.obs_spec, threads)
     obs_spec, action_spec, (model_config, config) = specs.obs_spec, specs.action_spec, configs
     learner, variant, normalizer = learner_parts(algorithm, "torch", specs, config, normalize_obs)

@@ -6,18 +6,23 @@ differs from an eager one in its last bits, and the same command must give the s
 
 import contextlib
 import os
+import time
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
 
 from drl.core.configs import Config
-from drl.core.errors import plural
+from drl.core.errors import BadInput, plural
 from drl.core.safe_files import cache_folder
 from drl.engines.torch.recurrent import recurrent_parts
+
+if TYPE_CHECKING:
+    from drl.engines.torch.flat_optimizer import FlatOptimizer, FlatRule
 
 # Measured by `python benchmarks/speed_compile.py`, in CPU seconds of one thread (benchmarks/RESULTS.md).
 # An update saves calls that a compiled program does not make, more of them with more layers, and passes over memory.
@@ -28,9 +33,9 @@ LARGEST_WORK = 150_000_000  # rows × weights of an update; above it matrix prod
 
 
 class Work(NamedTuple):
-    """What a run computes, as far as its configuration says."""
+    """The work of a run, as far as its configuration determines it."""
 
-    updates: int | None  # of the whole run; None: the configuration does not say
+    updates: int | None  # of the whole run; None: unknown
     rows: int  # of the batch of one update
     even: bool = True  # whether every batch has that many rows; otherwise two programs are compiled
 
@@ -79,12 +84,12 @@ def choose(work: Work, model: nn.Module) -> Choice:
 
 
 def saved_seconds(tensors: int, rows: int) -> float:
-    """Of one update with so many trained tensors and rows in its batch."""
+    """Seconds saved by one update with this number of trained tensors and rows."""
     return SAVED + SAVED_PER_TENSOR * tensors + SAVED_PER_ROW * rows
 
 
 def _obstacle(work: Work, model: nn.Module, weights: int) -> str:
-    """Why the estimate does not hold for this run; empty if it does."""
+    """The reason why the estimate does not hold for this run; empty if it does."""
     parts = list(model.modules())
     device = next(model.parameters()).device.type
     if recurrent_parts(model):
@@ -106,14 +111,97 @@ class CompileUnavailable(UserWarning):
     """The machine has no compiler that can build the update; updates are eager."""
 
 
+Result = tuple[dict[str, Tensor], Tensor | None, list[Tensor], Tensor]  # metrics, errors, statistics; norm or gradient
+
+
+class CompiledUpdate:
+    """The step of an optimizer as one program: loss, gradient, clipping and the rule's step. Without a rule it is the
+    gradient alone, for updates that are shared and for other optimizers."""
+
+    def __init__(self, optimizer: "FlatOptimizer", rule: "FlatRule | None"):
+        if recurrent_parts(optimizer.model):
+            raise BadInput("compile takes no recurrent model: it would unroll the loop over time; use --compile off")
+        self.optimizer: FlatOptimizer = optimizer
+        self.rule: FlatRule | None = rule
+        self.seconds: float = 0.0  # of the first call, which compiles
+        self.error: str | None = None  # why compilation failed; then steps are eager
+        fused = self._gradient if rule is None else self._step
+        self._program = compile_method(fused, optimizer.values.device.type)
+
+    def step(self, rate: float, count: int, inputs: Sequence[object]) -> Result | None:
+        """Make a whole step; None if there is no program for it."""
+        if self.rule is None:
+            return None
+        return self._call(self.rule.state, self.rule.corrections(rate, count), inputs)
+
+    def gradient(self, inputs: Sequence[object]) -> tuple[dict[str, Tensor], Tensor | None, list[Tensor]] | None:
+        """Compute the optimizer's `gradients` and return what the loss logs; None if there is no program for it."""
+        if self.rule is not None or (result := self._call((self.optimizer.values,), (), inputs)) is None:
+            return None
+        self.optimizer.gradients.copy_(result[3])
+        return result[:3]
+
+    def _call(self, state: tuple[Tensor, ...], numbers: Sequence[float], inputs: Sequence[object]) -> Result | None:
+        """One call of the program; None if this machine cannot build it. The compiler fails before anything changes."""
+        if self.error is not None:
+            return None
+        started = time.perf_counter()
+        try:
+            # A tensor, not floats: a new number must not need a new program.
+            result: Result = self._program(state, torch.tensor(numbers, device=self.optimizer.values.device), *inputs)
+        except Exception as error:
+            self.error = compile_failure(error)
+            return None
+        if not self.seconds:
+            self.seconds = time.perf_counter() - started
+            self.optimizer.name_metrics(result[0])
+        return result
+
+    def _step(self, state: tuple[Tensor, ...], numbers: Tensor, *inputs: object) -> Result:
+        """A whole step as one function of tensors, for the compiler."""
+        assert self.rule is not None
+        metrics, errors, statistics, gradient = self._gradient(state, numbers, *inputs)
+        norm = self.optimizer.clip(gradient)
+        self.rule.move(state, gradient, numbers)
+        scalars = {name: value for name, value in metrics.items() if not value.dim()} | {"": norm}
+        scalars = dict(zip(scalars, torch.stack(list(scalars.values())).unbind(), strict=True))  # one kernel for all
+        norm = scalars.pop("")
+        return metrics | scalars, errors, statistics, norm
+
+    def _gradient(self, state: tuple[Tensor, ...], numbers: Tensor, *inputs: object) -> Result:
+        """The gradient alone."""
+        optimizer, values = self.optimizer, state[0]
+
+        def loss_of(flat: Tensor) -> tuple[Tensor, tuple[dict[str, Tensor], list[Tensor], list[Tensor]]]:
+            views = optimizer.views(flat)
+            parameters = {name: views[position] for name, position in optimizer.places.items()}
+            loss = optimizer.loss(
+                lambda *args, **options: functional_call(optimizer.model, parameters, args, options, tie_weights=False),
+                *inputs,
+            )
+            optimizer.require(loss)
+            metrics = {
+                name: each if isinstance(each, Tensor) else values.new_tensor(each)
+                for name, each in loss.metrics.items()
+            }
+            return loss.value, (metrics, [] if loss.priority is None else [loss.priority], list(loss.statistics))
+
+        gradient, (_, (metrics, errors, statistics)) = grad_and_value(loss_of, has_aux=True)(values)
+        return metrics, errors[0] if errors else None, statistics, gradient
+
+
 def compile_method(method: Any, device: str) -> Callable[..., Any]:
     """A bound method as a program of its own.
 
-    Before each call the compiler checks whatever the program depends on. Of these hundreds of checks we keep those on
-    the arguments, whose shapes may change; the object stays as it was built. That saves a tenth of a small update.
-    A copy of the code, because the compiler keeps its programs by code: another object must not be given this one's.
+    Before each call the compiler checks everything that the program depends on. Of these hundreds of checks only those
+    on the arguments are needed, whose shapes may change; the object stays as it was built. That saves a tenth of a
+    small update. The code is copied because the compiler keeps its programs by code, and each object needs its own.
     """
-    _keep_programs()
+    # The compiler's default folder is a temporary one, gone after the next restart. A folder set by the user stays.
+    with contextlib.suppress(OSError):  # a home that cannot be written to
+        folder = cache_folder("inductor")
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
     own = types.FunctionType(method.__func__.__code__.replace(), method.__globals__)
 
     def on_arguments(checks: Sequence[Any]) -> list[bool]:
@@ -125,21 +213,11 @@ def compile_method(method: Any, device: str) -> Callable[..., Any]:
     return torch.compile(types.MethodType(own, method.__self__), options=options)
 
 
-def _keep_programs() -> None:
-    """Let the compiler keep its programs in the user's cache folder: by default they are in a temporary one and gone
-    after the next restart. A folder that the user has set stays."""
-    with contextlib.suppress(OSError):  # a home that cannot be written to
-        folder = cache_folder("inductor")
-        folder.mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
-
-
 def compile_failure(error: Exception) -> str:
     """Warn that the compiler has failed, and return its reason; raise any other error."""
     if not type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
         raise error
-    lines = str(error).strip().splitlines()
-    reason = lines[0] if lines else type(error).__name__
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     text = f"the update cannot be compiled on this machine and goes on without: {reason}"
-    warnings.warn(text, CompileUnavailable, stacklevel=5)
+    warnings.warn(text, CompileUnavailable, stacklevel=6)
     return reason

@@ -1,7 +1,8 @@
-"""Layers that backbones and heads are made of: how their weights begin, and noisy ones in their place."""
+"""Layers of backbones and heads: activations, weight initialization, dropout, noisy layers, batch renormalization."""
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -44,29 +45,28 @@ class FunctionLayer(nn.Module):
 def make_activation(name: str) -> nn.Module:
     """A new layer of this activation."""
     made = part_maker(ACTIVATIONS, name, "torch")
-    seen = torch.zeros(2, 3)
+    probe = torch.zeros(2, 3)
     try:
         # A class, or a partial one of ours, makes a module; anything else is the function itself.
         layer: nn.Module = made() if isinstance(made, type | partial) else FunctionLayer(name, made)
-        answer = layer(seen.clone())
+        output = layer(probe.clone())
     except Exception as error:  # it may be a user's
-        said = one_line(error, 160)
-        raise BadInput(f"activation {name!r} is not a function or module of PyTorch tensors: {said}") from error
-    if not isinstance(answer, Tensor) or answer.shape != seen.shape:
-        raise BadInput(f"activation {name!r} turns a tensor {tuple(seen.shape)} into another shape; expected the same")
+        reason = one_line(error, 160)
+        raise BadInput(f"activation {name!r} is not a function or module of PyTorch tensors: {reason}") from error
+    if not isinstance(output, Tensor) or output.shape != probe.shape:
+        raise BadInput(f"activation {name!r} turns a tensor {tuple(probe.shape)} into another shape; expected the same")
     return layer
 
 
 def initialize(layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: Gain, generator: torch.Generator | None) -> nn.Module:
-    """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias, or those of an `Init`: the layer,
-    with these.
+    """Draw a layer's weights from `generator`: orthogonal with zero bias; for `gain=None` uniform, bias included; or
+    those of an `Init`. Returns the layer.
 
-    Policies and critics begin with the first, action values with the second, as is usual for DQN (both measured in
-    benchmarks/RESULTS.md). Drawn from `generator`, never from the global stream.
+    Policies and critics use the first, action values the second, as is usual for DQN (benchmarks/RESULTS.md).
     """
     assert layer.bias is not None
     if gain is None:
-        bound = layer.weight[0].numel() ** -0.5  # by the number of inputs, as is torch's custom
+        bound = layer.weight[0].numel() ** -0.5  # as torch does
         nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
         nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
     elif isinstance(gain, Init):
@@ -77,6 +77,29 @@ def initialize(layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: Gain, generator: 
         nn.init.orthogonal_(layer.weight, gain, generator=generator)
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def dropout_parts(model: nn.Module) -> list[nn.Module]:
+    """The parts of a model that act differently in training; from now on they are in evaluation mode."""
+    kind = nn.modules.dropout._DropoutNd
+    parts = [part for part in model.modules() if isinstance(part, kind) or bool(getattr(part, "dropout", False))]
+    for part in parts:
+        part.training = False
+    return parts
+
+
+@contextlib.contextmanager
+def training_mode(parts: Sequence[nn.Module], seed: int, device: torch.device) -> Iterator[None]:
+    """Dropout on, with random numbers that depend on the seed only; the global stream is untouched."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        for part in parts:
+            part.training = True
+        try:
+            yield
+        finally:
+            for part in parts:
+                part.training = False
 
 
 class NoisyLinear(nn.Module):
@@ -126,7 +149,7 @@ def noisy_layers(model: nn.Module) -> list[NoisyLinear]:
 
 
 def resample(layers: Sequence[NoisyLinear], rng: np.random.Generator) -> None:
-    """New noise for all of them, from a stream of ours."""
+    """Draw new noise for all layers."""
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
     for layer in layers:
         layer.resample(generator)
@@ -135,7 +158,7 @@ def resample(layers: Sequence[NoisyLinear], rng: np.random.Generator) -> None:
 def make_linear(
     in_features: int, out_features: int, gain: Gain, sigma: float, generator: torch.Generator | None
 ) -> nn.Module:
-    """A linear layer; for a `sigma` above 0 a noisy one in its place."""
+    """A linear layer, or a noisy one if `sigma` is above 0."""
     if sigma:
         return NoisyLinear(in_features, out_features, sigma, generator)
     return initialize(nn.Linear(in_features, out_features), gain, generator)
@@ -143,9 +166,9 @@ def make_linear(
 
 class BatchRenorm(nn.Module):
     """Batch renormalization (Ioffe, 2017). Training uses the batch's mean and deviation, corrected towards the running
-    ones within limits; during the warm-up there is no correction, which is batch normalization.
+    ones within limits; without correction during the warm-up, which is batch normalization.
 
-    A forward pass changes nothing: with `seen` it appends the batch's mean and variance, and `update` takes them.
+    A forward pass changes no state: it appends the batch's mean and variance to `statistics`, for `update`.
     """
 
     def __init__(self, width: int, warmup: int):
@@ -160,12 +183,12 @@ class BatchRenorm(nn.Module):
         self.register_buffer("count", torch.zeros(1))  # updates so far
         self.warmup = warmup
 
-    def forward(self, x: Tensor, seen: list[Tensor] | None = None) -> Tensor:
+    def forward(self, x: Tensor, statistics: list[Tensor] | None = None) -> Tensor:
         deviation = (self.running_var + RENORM_EPS).sqrt()
-        if seen is None:
+        if statistics is None:
             return (x - self.running_mean) / deviation * self.weight + self.bias
         mean, variance = x.mean(dim=0), x.var(dim=0, correction=0)
-        seen += [mean.detach(), variance.detach()]
+        statistics += [mean.detach(), variance.detach()]
         batch_deviation = (variance + RENORM_EPS).sqrt()
         with torch.no_grad():
             warm = (self.count >= self.warmup).to(x.dtype)

@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
@@ -18,8 +19,7 @@ from drl.core.specs import ActionSpec, Array, Specs
 from drl.core.state_files import StateDict, StateValue
 from drl.core.variants import require_variant
 from drl.engines.numpy.model_kinds import known_variant
-from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.engines.torch.flat_parameters import Groups, Target
+from drl.engines.torch.flat_optimizer import FlatOptimizer, Groups, Target
 from drl.engines.torch.ops import Obs, to_tensors
 from drl.engines.torch.other_optimizers import optimizer_of
 from drl.engines.torch.recurrent import arrange, one_step
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Learner(ScheduledRates):
-    """An algorithm and its model. `record` says which variant the model must have, and the config by default.
+    """An algorithm and its model. `record` has the variant that the model needs and the default config.
 
-    A subclass sets its optimizers, target networks and further networks as attributes; `state_dict` finds them, and
-    random generators and tensors too. Plain numbers that training changes are named in `STATE`.
+    A subclass sets its optimizers, networks, random generators and tensors as attributes; `state_dict` finds them.
+    Plain numbers that training changes are named in `STATE`.
     """
 
     record: ClassVar[AlgorithmRecord]
@@ -53,9 +53,11 @@ class Learner(ScheduledRates):
         require_variant(type(self).__name__, self.needs, known_variant(model))
         self.model: nn.Module = model
         self.compile_update: bool = compile_update
-        # Of environments, or alone.
+        # `specs` are environments, both specs, or an action spec alone.
         self.action_spec: ActionSpec = getattr(specs, "action_spec", cast("ActionSpec", specs))
         self.device: torch.device = next(model.parameters()).device
+        # Rates are tensors, not floats: a compiled update takes new values without a new program.
+        self.as_number = partial(torch.tensor, device=self.device)
         self.rng: np.random.Generator = rng or stream_of(specs, "learner")
         self.learning_rate = schedule_of(self.config, "learning_rate")
         self.schedules: dict[str, Schedule] = {rate: schedule_of(self.config, rate) for rate in self.RATES}
@@ -81,29 +83,25 @@ class Learner(ScheduledRates):
             weight_decay=getattr(config, "weight_decay", 0.0),
             groups=groups,
             compiled=self.compile_update,
-            dropout_seed=_seed_of(self.rng),
+            # The same number for the same stream, without a draw from it.
+            dropout_seed=int(cast("np.random.SeedSequence", self.rng.bit_generator.seed_seq).generate_state(1)[0]),
         )
 
-    def as_number(self, value: float) -> Tensor:
-        """A tensor, not a float: a compiled update takes new values without a new program."""
-        return torch.tensor(value, device=self.device)
-
     def predict(self, obs: Array) -> Array:
-        """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: distribution
-        parameters, or action values. `agent.act` is this with an encoder and a normalizer before it and the choice
-        after it. A recurrent model answers as at an episode's begin."""
-        answer = self._forward(obs)
-        numbers: Array = (answer[0] if isinstance(answer, tuple) else answer).cpu().numpy()
+        """Distribution parameters or action values for encoded and normalized observations `[N, …]`. A recurrent model
+        starts from a zero hidden state."""
+        output = self._forward(obs)
+        numbers: Array = (output[0] if isinstance(output, tuple) else output).cpu().numpy()
         return numbers
 
     def _forward(self, obs: Array) -> Tensor | tuple[Tensor, Tensor]:
-        device = next(self.model.parameters()).device
+        device, size = next(self.model.parameters()).device, arrange(self.model)
         with torch.no_grad():
             rows: Obs = to_tensors(obs, device)
-            size = arrange(self.model)
-            seen = one_step(rows, torch.zeros(len(obs), size, device=device)) if size else rows
-            answer: Tensor | tuple[Tensor, Tensor] = self.model(seen)
-            return answer
+            output: Tensor | tuple[Tensor, Tensor] = self.model(
+                one_step(rows, torch.zeros(len(obs), size, device=device)) if size else rows
+            )
+            return output
 
     def share(self, group: "LearnerGroup") -> None:
         """Share every update with other learners."""
@@ -117,7 +115,7 @@ class Learner(ScheduledRates):
                     target.move(1.0)
 
     def state_dict(self) -> StateDict:
-        """Optimizers, target networks, random generators, further networks, tensors, and what `STATE` names."""
+        """Optimizers, target networks, random generators, further networks, tensors, and the attributes in `STATE`."""
         state: StateDict = {key: _state_of(part) for key, part in self._stateful()}
         return state | {name: getattr(self, name) for name in self.STATE}
 
@@ -131,8 +129,8 @@ class Learner(ScheduledRates):
             setattr(self, name, state[name])
 
     def _stateful(self) -> Iterator[tuple[str, object]]:
-        """Attributes with a state of their own, by their key. A network is one if its parameters are neither the
-        model's nor an optimizer's."""
+        """Attributes with a state of their own, by their key. Networks whose parameters belong to the model or to an
+        optimizer have none."""
         parts = vars(self)
         known = {_storage(tensor) for tensor in (*self.model.parameters(), *self.model.buffers())}
         known |= {_storage(part.values) for part in parts.values() if isinstance(part, FlatOptimizer)}
@@ -143,19 +141,14 @@ class Learner(ScheduledRates):
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Let the parameters whose names match a pattern stay as they are."""
+    """Freeze the parameters whose names match a pattern."""
     names = [name for name, _ in model.named_parameters()]
     for pattern in patterns:
-        found = fnmatch.filter(names, pattern)
-        if not found:
+        matches = fnmatch.filter(names, pattern)
+        if not matches:
             raise BadInput(f"freeze has {pattern!r}, which no parameter matches; there are {', '.join(names[:20])}")
-        for name in found:
+        for name in matches:
             model.get_parameter(name).requires_grad_(False)
-
-
-def _seed_of(rng: np.random.Generator) -> int:
-    """The same number for the same stream, without a draw from it."""
-    return int(cast("np.random.SeedSequence", rng.bit_generator.seed_seq).generate_state(1)[0])
 
 
 def _storage(tensor: Tensor) -> int:

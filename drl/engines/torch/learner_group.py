@@ -1,8 +1,8 @@
-"""Several processes that share every update: each computes the gradient of its part, all take the same mean of them.
+"""Several processes that share every update: each computes the gradient of its part, and all take the same mean.
 
-Every process has the same weights, the same random streams and the whole batch. So it computes alone whatever belongs
-to a whole minibatch (orders, advantages and their normalization, clipping, the optimizer's step, target networks), and
-weights stay equal without being sent. Only gradients, logged means and the errors of rows travel: one sum per step.
+Every process has the same weights, random streams and batches. So each one computes by itself whatever belongs to a
+whole minibatch (orders, advantages, clipping, the optimizer's step, target networks), and weights stay equal without
+being sent. Only gradients, logged means and the errors of rows are exchanged: one sum per step.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from drl.engines.torch.ops import Obs, ReplayRows
 from drl.engines.torch.recurrent import Sequences
 
 ERRORS = "errors of rows"  # name of the priorities beside those of metrics
-TIMEOUT = timedelta(minutes=5)  # for one answer of the others, who may be compiling; one that dies is noticed at once
+TIMEOUT = timedelta(minutes=5)  # for one sum, since others may be compiling; a dead process is noticed immediately
 
 
 class Meeting(NamedTuple):
-    """Where the processes find each other."""
+    """Address at which the processes connect."""
 
     host: str  # of the first learner
     port: int
@@ -38,7 +38,7 @@ class Meeting(NamedTuple):
 
 
 def host_meeting(host: str, device: torch.device, only_loopback: bool) -> tuple[Meeting, Any]:
-    """Of the first learner: listen on `host` only, at a free port. Also what it keeps of the meeting."""
+    """Listen at a free port of `host`, as the first learner. Returns the address and the open store."""
     if not dist.is_available():
         raise BadInput("this PyTorch was built without torch.distributed; use --num-learners 1")
     listening = socket.create_server((host, 0))
@@ -49,18 +49,18 @@ def host_meeting(host: str, device: torch.device, only_loopback: bool) -> tuple[
 
 
 class LearnerGroup:
-    """This process among the learners of a run. The first one (rank 0) goes on alone where the others fail."""
+    """This process among the learners of a run. The first one (rank 0) goes on alone if the others fail."""
 
     def __init__(self, meeting: Meeting, rank: int, size: int, store: Any = None):
         self.rank: int = rank
         self.size: int = size
-        self.broken: str | None = None  # why there are no others any more
+        self.broken: str | None = None  # why the others cannot be reached
         store = store or dist.TCPStore(meeting.host, meeting.port, None, False, TIMEOUT)  # type: ignore[attr-defined]
         with _on_loopback() if meeting.only_loopback else contextlib.nullcontext():
             dist.init_process_group(meeting.backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
 
     def sum(self, numbers: Tensor) -> None:
-        """Of all processes, in place; the same bits in each."""
+        """Sum over all processes, in place; the same bits in each."""
         try:
             dist.all_reduce(numbers)
         except RuntimeError as error:
@@ -68,13 +68,13 @@ class LearnerGroup:
             raise LearnerFailed(f"the other learners cannot be reached: {self.broken}") from error
 
     def leave(self) -> None:
-        """Close the connections, which ends what others wait for."""
+        """Close the connections, so that no process waits for this one."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
 class Part(NamedTuple):
-    """What one learner computes of the inputs of a loss."""
+    """One learner's part of the inputs of a loss."""
 
     inputs: tuple[object, ...]
     first: int | None  # number of its first row; None if rows do not stay in their order
@@ -92,7 +92,7 @@ class SharedGradient:
     def __init__(self, group: LearnerGroup, part_of: PartOf):
         self.group: LearnerGroup = group
         self.part_of: PartOf = part_of
-        self._example: Logged | None = None  # of the loss, whose names and shapes all learners must know
+        self._example: Logged | None = None  # output of the loss: learners without rows need its names and shapes
 
     def __call__(self, optimizer: FlatOptimizer, inputs: tuple[object, ...]) -> Logged:
         """Compute the optimizer's `gradients`; returns what the loss logs of all rows."""
@@ -115,8 +115,12 @@ class SharedGradient:
         rows."""
         size, share = len(optimizer.gradients), part.rows / part.total
         logged = optimizer.gradient(part.inputs) if part.rows else None
-        if self._example is None:  # without rows, what the loss logs is unknown
-            self._example = logged or _logged_of(optimizer, whole)
+        if self._example is None and logged is None:
+            with torch.no_grad():
+                loss = optimizer.loss(optimizer.model, *whole)
+            self._example = loss.metrics, loss.priority, ()
+        self._example = self._example or logged
+        assert self._example is not None
         scalars, columns = _scalars_and_columns(logged or self._example, part)
         message = optimizer.gradients.new_zeros(size + len(scalars) + len(columns) * part.total)
         if logged is not None:
@@ -138,12 +142,6 @@ class SharedGradient:
         return {name: named[name] if name in named else means[name] for name in self._example[0]}, named.get(ERRORS), ()
 
 
-def _logged_of(optimizer: FlatOptimizer, inputs: tuple[object, ...]) -> Logged:
-    with torch.no_grad():
-        loss = optimizer.loss(optimizer.model, *inputs)
-    return loss.metrics, loss.priority, ()
-
-
 def _scalars_and_columns(logged: Logged, part: Part) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Metrics with one number, and metrics and errors with a number for each row. If rows do not stay in their order,
     their means are taken."""
@@ -157,7 +155,7 @@ def _scalars_and_columns(logged: Logged, part: Part) -> tuple[dict[str, Tensor],
 
 
 def part_of_rollout(inputs: tuple[object, ...], rank: int, size: int, normalize: bool) -> Part:
-    """Of `Rows` and numbers; whole environments of a recurrent rollout. Advantages are normalized over all rows."""
+    """A part of `Rows`, in whole environments of a recurrent rollout. Advantages are normalized over all rows."""
     rows, others = inputs[0], inputs[1:]
     assert isinstance(rows, Rows)
     total = len(rows.advantage)
@@ -173,11 +171,13 @@ def part_of_rollout(inputs: tuple[object, ...], rank: int, size: int, normalize:
 
 
 def part_of_replay(inputs: tuple[object, ...], rank: int, size: int) -> Part:
-    """Of `ReplayRows`, the random numbers of their actions if there are any, and rates."""
+    """A part of `ReplayRows` and of the random numbers of their actions, if there are any."""
     rows, others = inputs[0], inputs[1:]
     assert isinstance(rows, ReplayRows)
     total = len(rows.reward)
-    cut = _cut(total, rank, size)
+    least, more = divmod(total, size)  # as `tensor_split` cuts
+    start = rank * least + min(rank, more)
+    cut = slice(start, start + least + (rank < more))
     mine = ReplayRows(*(None if column is None else _of(column, cut) for column in rows))  # type: ignore[arg-type]
     drawn = [
         each._replace(next_noise=each.next_noise[cut], noise=each.noise[cut]) if isinstance(each, UpdateDraws) else each
@@ -186,20 +186,13 @@ def part_of_replay(inputs: tuple[object, ...], rank: int, size: int) -> Part:
     return Part((mine, *drawn), cut.start, cut.stop - cut.start, total)
 
 
-def _cut(total: int, rank: int, size: int) -> slice:
-    """As `tensor_split` cuts."""
-    least, more = divmod(total, size)
-    start = rank * least + min(rank, more)
-    return slice(start, start + least + (rank < more))
-
-
 def _of(column: Obs, cut: slice) -> Obs:
     return column[cut] if isinstance(column, Tensor) else {name: part[cut] for name, part in column.items()}
 
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Let gloo use the interface of 127.0.0.1 only; it reads the name once, as the group is made."""
+    """Let gloo use the interface of 127.0.0.1 only; it reads the name when the group is made."""
     name, before = "GLOO_SOCKET_IFNAME", os.environ.get("GLOO_SOCKET_IFNAME")
     os.environ[name] = next(interface for _, interface in socket.if_nameindex() if interface in ("lo", "lo0"))
     try:

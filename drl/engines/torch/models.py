@@ -97,10 +97,10 @@ class ValueHead(nn.Linear):
 
 
 class QHead(AnyQHead, nn.Module):
-    """Action values, plain or with any of: dueling streams, a distribution over returns, noisy layers.
+    """Action values, optionally with dueling streams, a distribution over returns, and noisy layers.
 
-    `forward` gives `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` turns
-    either into expected returns. Dueling: V and A have a layer each, and Q = V + A − mean A, atom by atom.
+    The output is `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` turns it into
+    expected returns. Dueling: V and A have a layer each, and Q = V + A − mean A, atom by atom.
     """
 
     def __init__(
@@ -121,24 +121,24 @@ class QHead(AnyQHead, nn.Module):
             make_linear(features, self.atoms, gain, config.sigma, generator) if config.dueling else None
         )
         self.support: Tensor
-        # Part of a plain state dict, so that a file of weights says which returns its atoms stand for.
+        # Part of a plain state dict, so that a file of weights contains the returns of its atoms.
         support = torch.linspace(config.v_min, config.v_max, self.atoms)
         self.register_buffer("support", support, persistent=self.kind == "c51")
 
     def forward(self, features: Tensor) -> Tensor:
-        answer: Tensor = self.advantage(features)
+        output: Tensor = self.advantage(features)
         if self.kind != "none":
-            answer = answer.view(-1, self.num_actions, self.atoms)
+            output = output.view(-1, self.num_actions, self.atoms)
         if self.state_value is not None:
-            value = self.state_value(features).view(-1, 1, *answer.shape[2:])
-            answer = answer - answer.mean(dim=1, keepdim=True) + value
-        return answer
+            value = self.state_value(features).view(-1, 1, *output.shape[2:])
+            output = output - output.mean(dim=1, keepdim=True) + value
+        return output
 
-    def q_values(self, answer: Tensor) -> Tensor:
-        """Expected returns from what `forward` gave, of all actions `[B, A]` or of one each `[B]`."""
+    def q_values(self, output: Tensor) -> Tensor:
+        """Expected returns from outputs, of all actions `[B, A]` or of one each `[B]`."""
         if self.kind == "c51":
-            return (answer.softmax(dim=-1) * self.support).sum(dim=-1)
-        return answer.mean(dim=-1) if self.kind == "qr" else answer
+            return (output.softmax(dim=-1) * self.support).sum(dim=-1)
+        return output.mean(dim=-1) if self.kind == "qr" else output
 
 
 def make_policy_head(
@@ -147,7 +147,7 @@ def make_policy_head(
     config: ModelConfig | ActorCriticConfig,
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """The head whose answers are the parameters of a distribution."""
+    """The head that parameterizes a distribution."""
     if config.head != "auto":
         head: nn.Module = part_maker(HEADS, config.head, "torch")(features, distribution, config, generator)
         head.distribution = distribution.kind  # type: ignore[assignment]
@@ -167,7 +167,7 @@ def make_policy_head(
 def prepared(
     kind: type[ConfigT], config: ConfigT | None, settings: Mapping[str, Any], specs: Specs, seed: int | None
 ) -> tuple[ConfigT, torch.Generator]:
-    """What `build` needs: the config with the settings, and the generator of the first weights."""
+    """The config with the settings, and the generator of the initial weights."""
     set_threads(specs.obs_spec)
     generator = torch.Generator().manual_seed(seeds_of(specs, seed).integer("init"))
     return changed_config(kind, config, settings), generator
@@ -193,8 +193,8 @@ class Model(AnyHeadModel, nn.Module):
         self.config: AnyModelConfig | None = config
 
     def forward(self, obs: Tensor) -> Tensor:
-        answer: Tensor = self.head(self.backbone(obs))
-        return answer
+        output: Tensor = self.head(self.backbone(obs))
+        return output
 
 
 class PolicyModel(Model):
@@ -223,12 +223,12 @@ class QModel(Model):
 
 
 def is_plain(model: object) -> TypeGuard[Model]:
-    """Whether a model is backbone and head and nothing more; a user's subclass may do more."""
+    """Whether a model is only a backbone and a head; a user's subclass may do more."""
     return type(model) in (Model, PolicyModel, QModel)
 
 
 class PolicyValueModel(AnyPolicyValueModel, nn.Module):
-    """An actor and a critic. Give both the same backbone object to share it, and with it its memory."""
+    """An actor and a critic. Pass both the same backbone object to share it, hidden state included."""
 
     def __init__(self, actor: Model, critic: Model, config: ModelConfig | None = None):
         super().__init__()
@@ -286,8 +286,8 @@ def make_q_value_model(
 
 
 def architecture_of(model: nn.Module, variant: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> PlainDict | None:
-    """The config that this model was built from, as plain data; None for a model of the user's own, which one of ours
-    becomes when a part of it is replaced."""
+    """The config of a model as plain data; None for a model of your own, including built-in models with a replaced
+    part."""
     config: AnyModelConfig | None = getattr(model, "config", None)
     if config is None or not isinstance(config, VARIANTS[variant].config):
         return None
@@ -302,16 +302,16 @@ def architecture_of(model: nn.Module, variant: str, obs_spec: ObsSpec, action_sp
 
 
 def _description(model: nn.Module) -> str:
-    """The parts of a model by name. A `PolicyModel` or a `QModel` is the same network as a `Model` of its parts."""
+    """The parts of a model. A `PolicyModel` or `QModel` is the same network as a `Model` of its parts."""
     return str(model).replace("PolicyModel(", "Model(").replace("QModel(", "Model(")
 
 
 def parameters_by_name(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and lasting buffer once, also where two parts share a backbone; without the support of a C51
+    """Every parameter and persistent buffer once, also if two parts share a backbone; without the support of a C51
     head, which belongs to the model's config."""
     support = {f"{name}.support" for name, part in model.named_modules() if isinstance(part, QHead)}
-    lasting = model.state_dict().keys() - support
-    return dict(model.named_parameters()) | {name: b for name, b in model.named_buffers() if name in lasting}
+    persistent = model.state_dict().keys() - support
+    return dict(model.named_parameters()) | {name: b for name, b in model.named_buffers() if name in persistent}
 
 
 def load_parameters(model: nn.Module, arrays: dict[str, Array], source: str) -> None:
@@ -322,15 +322,15 @@ def load_parameters(model: nn.Module, arrays: dict[str, Array], source: str) -> 
         parameter.data.copy_(torch.from_numpy(arrays[name].copy()))
 
 
-# ── threads of PyTorch: with more than one, small networks spend their time waiting for each other ─────────────
+# ── threads of PyTorch: with more than one, small networks spend their time on synchronization ────────────────────
 
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # by which a user decides
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # set by users
 _set_here = 0
 
 
 def set_threads(obs_spec: ObsSpec, threads: int | None = None) -> None:
-    """As many threads as asked for. None: one for vectors and all cores for images, unless an environment variable or
-    the user's own `torch.set_num_threads` has decided."""
+    """Set the number of threads. None: one for vectors and all cores for images, unless an environment variable or the
+    user's own `torch.set_num_threads` has set it."""
     global _set_here
     cores = os.cpu_count() or 1
     if threads is None:

@@ -1,4 +1,4 @@
-"""Networks as NumPy arrays that share memory with torch. None where a model has other parts than ours."""
+"""Networks as NumPy arrays that share memory with torch; None for models with parts of your own."""
 
 from typing import NamedTuple
 
@@ -22,14 +22,7 @@ from drl.engines.numpy.networks import (
 from drl.engines.torch.actor_critics import ActorCritic
 from drl.engines.torch.backbones import MLP, ResidualBlock, Simba
 from drl.engines.torch.layers import NoisyLinear, make_activation
-from drl.engines.torch.models import (
-    GaussianHead,
-    LogitsHead,
-    PolicyValueModel,
-    QHead,
-    SquashedGaussianHead,
-    is_plain,
-)
+from drl.engines.torch.models import GaussianHead, LogitsHead, PolicyValueModel, QHead, SquashedGaussianHead, is_plain
 from drl.engines.torch.recurrent import CELLS, Recurrent, recurrent_parts
 
 
@@ -65,7 +58,7 @@ def q_views(model: nn.Module) -> QNet | None:
 
 
 class RecurrentPart(NamedTuple):
-    """One recurrent backbone and its place in the agent's memory."""
+    """One recurrent backbone and its slice of the agent's `rnn_state`."""
 
     layers: list[AnyLayer]
     cell: Cell
@@ -73,20 +66,20 @@ class RecurrentPart(NamedTuple):
 
 
 class RecurrentViews(NamedTuple):
-    """All that is needed to act, and to remember for the critic what it will have to know when the agent learns."""
+    """A recurrent policy that acts and advances the hidden states of actor and critic."""
 
     parts: list[RecurrentPart]  # the actor's first
     policy: PolicyNet  # of the actor's features
 
     def step(self, obs: Array, rnn_state: Array) -> tuple[Array, Array]:
-        """Distribution parameters `[N, P]` of normalized observations, and what is remembered afterwards `[N, S]`."""
+        """Distribution parameters `[N, P]` of normalized observations, and the next hidden state `[N, S]`."""
         steps = [recurrent_step(p.cell, mlp_forward(p.layers, obs), rnn_state[:, p.place]) for p in self.parts]
         after = steps[0][1] if len(steps) == 1 else np.concatenate([state for _, state in steps], axis=1)
         return self.policy.of_features(steps[0][0]), after
 
 
 def recurrent_views(model: nn.Module) -> RecurrentViews | None:
-    """A recurrent policy with MLPs in front of its memory."""
+    """A recurrent policy with MLPs as backbones."""
     members = [model.actor, model.critic] if type(model) is PolicyValueModel else [model]
     if any(not is_plain(member) or type(member.backbone) is not Recurrent for member in members):
         return None
@@ -107,7 +100,7 @@ def _recurrent_part(recurrent: Recurrent) -> RecurrentPart | None:
 
 
 def backbone_views(backbone: nn.Module) -> list[AnyLayer] | None:
-    """The layers of an MLP over vectors, or of simba; None for other backbones, also where other layers were put in."""
+    """The layers of an MLP over vectors, or of simba; None for other backbones, or with replaced layers."""
     if type(backbone) is Simba:
         return _simba_views(backbone)
     if type(backbone) is not MLP:
@@ -129,7 +122,7 @@ def backbone_views(backbone: nn.Module) -> list[AnyLayer] | None:
 
 
 def _alike(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two activations compute the same."""
+    """Whether two activations are the same."""
     described, expected = (str(part).replace("inplace=True", "") for part in (one, other))
     return type(one) is type(other) and described == expected
 
@@ -145,12 +138,12 @@ def _simba_views(simba: Simba) -> list[AnyLayer] | None:
 
 
 def norm_view(norm: nn.Module, activation: str = IDENTITY) -> Norm:
-    """A layer normalization in NumPy, in the memory of torch."""
+    """A layer normalization and the activation behind it."""
     assert isinstance(norm, nn.LayerNorm)
     return Norm(norm.weight.detach().numpy(), norm.bias.detach().numpy(), activation)
 
 
 def linear_view(layer: nn.Module, activation: str = IDENTITY) -> Layer:
-    """Weight `[in, out]`, bias and activation. Of a noisy layer this is its mean."""
+    """Weight `[in, out]`, bias and activation; of a noisy layer the mean."""
     assert isinstance(layer, nn.Linear | NoisyLinear)
     return layer.weight.detach().numpy().T, layer.bias.detach().numpy(), activation

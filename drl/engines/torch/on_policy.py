@@ -1,4 +1,4 @@
-"""What every on-policy learner does first: values, log-probabilities and advantages of a rollout, in one batch."""
+"""Values, log-probabilities and advantages of a rollout, computed in one batch: shared by the on-policy algorithms."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -19,16 +19,16 @@ CHUNK = 4096  # rows per forward pass: keeps image rollouts within memory
 class Rows(NamedTuple):
     """A rollout flattened to rows `[B, …]`, ready for a loss."""
 
-    obs: ops.Obs | Sequences  # what the model sees; sequences if it is recurrent, whose packed order all rows have
+    obs: ops.Obs | Sequences  # sequences if the model is recurrent; then all columns are in their packed order
     action: Tensor
-    log_prob: Any  # [B] under the policy that played; None for whole episodes
+    log_prob: Any  # [B] of the policy that acted; None for whole episodes
     value: Tensor  # of the critic before this learning step
     advantage: Tensor
-    target: Tensor  # what the value should have been
-    action_mask: Tensor | None = None  # what was legal; None: everything
+    target: Tensor  # of the value
+    action_mask: Tensor | None = None  # legal actions; None: all
 
     def take(self, index: Tensor) -> "Rows":
-        """These rows, of a model that is not recurrent."""
+        """Some of the rows, of a model that is not recurrent."""
         assert not isinstance(self.obs, Sequences)
         return Rows(ops.take_rows(self.obs, index), *self.columns(index))  # type: ignore[arg-type]
 
@@ -36,12 +36,12 @@ class Rows(NamedTuple):
         """Nearly equal parts of rows that are not sequences."""
         pieces = [[None] * parts if column is None else column.tensor_split(parts) for column in self[1:]]
         if isinstance(self.obs, Tensor):
-            seen: list[ops.Obs] = list(self.obs.tensor_split(parts))
+            obs: list[ops.Obs] = list(self.obs.tensor_split(parts))
         else:
             assert isinstance(self.obs, dict)
             cut = {name: part.tensor_split(parts) for name, part in self.obs.items()}
-            seen = [{name: pieces[i] for name, pieces in cut.items()} for i in range(parts)]
-        return (Rows(*part) for part in zip(seen, *pieces, strict=True))
+            obs = [{name: pieces[i] for name, pieces in cut.items()} for i in range(parts)]
+        return (Rows(*part) for part in zip(obs, *pieces, strict=True))
 
     def columns(self, index: Tensor) -> list[Tensor | None]:
         """All columns but the observations."""
@@ -58,7 +58,7 @@ def normalized(rows: Rows) -> Rows:
 
 @torch.no_grad()
 def evaluate_rollout(model: nn.Module, dist: Distribution, batch: RolloutBatch, gamma: float, lam: float) -> Rows:
-    """Forward the rollout once, bootstrap the rows that were cut, and estimate advantages by GAE(λ)."""
+    """Forward the rollout once, bootstrap where it is cut, and estimate advantages by GAE(λ)."""
     if batch.rnn_state is not None:
         return _evaluate_sequences(model, dist, batch, gamma, lam)
     device = next(model.parameters()).device
@@ -78,7 +78,7 @@ def evaluate_rollout(model: nn.Module, dist: Distribution, batch: RolloutBatch, 
 
 
 def _evaluate_sequences(model: nn.Module, dist: Distribution, batch: RolloutBatch, gamma: float, lam: float) -> Rows:
-    """The same for a recurrent model, which meets every successor with what it remembers by then."""
+    """The same for a recurrent model, carrying its hidden state to each successor."""
     device = next(model.parameters()).device
     seen = sequences(batch, device)
     assert seen.packing is not None
@@ -114,12 +114,12 @@ def minibatches_of_envs(rows: Rows, rng: np.random.Generator, count: int) -> Ite
 
 
 def cut_obs(batch: RolloutBatch, device: torch.device) -> ops.Obs:
-    """What was seen where a trace is cut: after the window's last row `[N]`, then at the end of each episode `[E]`."""
+    """Observations where the rollout is cut: after its last row `[N]`, then at the end of each episode `[E]`."""
     return ops.to_tensors(np.concatenate([batch.last_obs, batch.final_obs]), device)
 
 
 def successor_values(batch: RolloutBatch, values: Array, bootstrap: Array) -> Array:
-    """V of every row's true successor `[T, N]`: the next row's, or the critic's estimate for `cut_obs`."""
+    """V of every row's successor `[T, N]`: of the next row, or the critic's estimate for `cut_obs`."""
     num_envs = len(batch.last_obs)
     next_values = np.concatenate([values[1:], bootstrap[None, :num_envs]])
     next_values.reshape(-1)[batch.final_index] = bootstrap[num_envs:]

@@ -22,10 +22,10 @@ Obs = Tensor | dict[str, Tensor]  # what a model sees; a dict for observations w
 
 
 def to_tensors(obs: Array, device: torch.device) -> Obs:
-    """Encoded observations at the engine's door, without a copy on a CPU where there is one part."""
+    """Encoded observations as tensors; those of one part are not copied on a CPU."""
     if obs.dtype.names is None:
         return torch.from_numpy(np.ascontiguousarray(obs)).to(device)
-    # A field of one row counts as contiguous, whatever its strides; torch refuses those that no number fits into.
+    # A copy: a field of one row counts as contiguous whatever its strides, and torch refuses some of these.
     return {name: torch.from_numpy(obs[name].copy()).to(device) for name in obs.dtype.names}
 
 
@@ -34,15 +34,6 @@ def take_rows(obs: Obs, index: Tensor) -> Obs:
     if isinstance(obs, Tensor):
         return obs.index_select(0, index)
     return {name: part.index_select(0, index) for name, part in obs.items()}
-
-
-def join_rows(first: Obs, second: Obs) -> Obs:
-    """Rows of two batches in one."""
-    if isinstance(first, Tensor):
-        assert isinstance(second, Tensor)
-        return torch.cat([first, second])
-    assert isinstance(second, dict)
-    return {name: torch.cat([part, second[name]]) for name, part in first.items()}
 
 
 class ReplayRows(NamedTuple):
@@ -56,6 +47,17 @@ class ReplayRows(NamedTuple):
     weight: Tensor
     next_action_mask: Tensor | None = None  # what is legal in `next_obs`; None: everything
     action_mask: Tensor | None = None  # the same for `obs`
+
+
+def both_states(rows: ReplayRows, action: Tensor | None, next_action: Tensor | None) -> tuple[Obs, Tensor | None]:
+    """Observations and actions here and at the next state, in one batch."""
+    actions = None if action is None or next_action is None else torch.cat([action, next_action])
+    obs, next_obs = rows.obs, rows.next_obs
+    if isinstance(obs, Tensor):
+        assert isinstance(next_obs, Tensor)
+        return torch.cat([obs, next_obs]), actions
+    assert isinstance(next_obs, dict)
+    return {name: torch.cat([part, next_obs[name]]) for name, part in obs.items()}, actions
 
 
 def replay_rows(batch: ReplayBatch, device: torch.device, reward_scale: float = 1.0) -> ReplayRows:
@@ -99,8 +101,10 @@ def lambda_returns(
 
 def discounted_returns(reward: Array, next_value: Array, terminated: Array, truncated: Array, gamma: float) -> Array:
     """G_t = r_t + γ G_{t+1}, with G = V(successor) at a truncation and at the window's last row, 0 at a termination."""
+    bootstraps = truncated.copy()
+    bootstraps[-1] = True
     zeros = np.zeros_like(reward)
-    return gae(reward, zeros, np.where(_bootstrap_rows(truncated), next_value, 0.0), terminated, truncated, gamma, 1.0)
+    return gae(reward, zeros, np.where(bootstraps, next_value, 0.0), terminated, truncated, gamma, 1.0)
 
 
 def n_step_returns(
@@ -127,12 +131,6 @@ def n_step_returns(
     return target
 
 
-def _bootstrap_rows(truncated: Array) -> Array:
-    rows = truncated.copy()
-    rows[-1] = True
-    return rows
-
-
 def explained_variance(prediction: Array, target: Array) -> float:
     """1 − Var[target − prediction] / Var[target]: 1 is perfect, 0 no better than a constant; NaN for a flat target."""
     variance = float(np.var(target))
@@ -145,7 +143,7 @@ def explained_variance(prediction: Array, target: Array) -> float:
 def log_prob_and_entropy(
     dist: Distribution, dist_params: Tensor, action: Tensor, action_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """log π(a|s) and H[π(·|s)] per sample, from a policy head's answers `[B, P]`."""
+    """log π(a|s) and H[π(·|s)] per sample, from a policy head's outputs `[B, P]`."""
     if action_mask is not None:
         dist_params = masked(dist, dist_params, action_mask)
     if dist.kind == "categorical":
@@ -171,7 +169,7 @@ def log_prob_and_entropy(
 
 
 def masked(dist: Distribution, dist_params: Tensor, action_mask: Tensor) -> Tensor:
-    """Logits with those of illegal actions out of reach; `action_mask` `[B, choices]` is True where one is legal."""
+    """Logits with illegal actions ruled out; `action_mask` `[B, choices]` is True for legal ones."""
     illegal = float(ILLEGAL)
     if dist.kind == "bernoulli":
         off, on = action_mask.view(-1, dist.entries, 2).unbind(-1)
@@ -214,7 +212,7 @@ def log_slope_of_tanh(value: Tensor) -> Tensor:
 
 
 def _mean_log_slope(mean: Tensor, log_std: Tensor) -> Tensor:
-    """E[log(1 − tanh(X)²)] of a Gaussian X, by quadrature: what squashing takes from its entropy."""
+    """E[log(1 − tanh(X)²)] of a Gaussian X, by quadrature: the entropy that squashing takes away."""
     nodes, weights = (torch.from_numpy(part).to(mean.device) for part in QUADRATURE)
     values = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
     return (log_slope_of_tanh(values) * weights).sum(dim=-1)
@@ -246,7 +244,7 @@ def huber(error: Tensor) -> Tensor:
 
 
 def half_square(error: Tensor) -> Tensor:
-    """½ x²: the same as Huber near zero."""
+    """½ x², as Huber near zero."""
     return 0.5 * error.square()
 
 
@@ -256,11 +254,8 @@ def q_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
 
 
 def project_distribution(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor) -> Tensor:
-    """C51's target: the distribution of r + γ^k Z, put back onto the support `[B, atoms]`.
-
-    Each moved atom shares its mass between its two neighbors by nearness. One that lands on an atom leaves all of its
-    mass there: its share for the upper neighbor is 0.
-    """
+    """C51's target: the distribution of r + γ^k Z, projected onto the support `[B, atoms]`. Each moved atom shares its
+    mass between its two neighbors by nearness."""
     last = len(support) - 1
     step = (support[-1] - support[0]) / last
     moved = reward.unsqueeze(-1) + discount.unsqueeze(-1) * support  # [B, atoms]

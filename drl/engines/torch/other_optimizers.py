@@ -1,6 +1,6 @@
-"""Optimizers of PyTorch that `FlatOptimizer` has no kernel of, by the settings `optimizer` and `optimizer_kwargs`."""
+"""Optimizers of PyTorch other than those of `FlatRule`, by the settings `optimizer` and `optimizer_kwargs`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -14,12 +14,12 @@ from drl.core.specs import PlainDict
 from drl.core.state_files import StateDict, StateValue
 
 MakeOptimizers = Callable[[list[nn.Parameter]], torch.optim.Optimizer | list[torch.optim.Optimizer]]
-FLAT = ("adam", "adamw", "rmsprop")  # with a kernel of our own
+FLAT = ("adam", "adamw", "rmsprop")  # kinds of `FlatRule`
 CLASSES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop"}
 
 
 def optimizer_of(config: Config) -> str | MakeOptimizers:
-    """What a config's settings mean: a kind that `FlatOptimizer` has, or a function that makes an optimizer."""
+    """The kind of a `FlatRule`, or a function that makes an optimizer, by a config's settings."""
     name, given = getattr(config, "optimizer", "adam"), getattr(config, "optimizer_kwargs", ())
     kwargs = plain_pairs("optimizer_kwargs", given)
     if name in FLAT and not kwargs:
@@ -40,7 +40,7 @@ def optimizer_of(config: Config) -> str | MakeOptimizers:
 
 
 def _usual(config: Config, name: str, decay: float) -> PlainDict:
-    """The config's own settings of an optimizer that `FlatOptimizer` has too."""
+    """The config's settings of an optimizer that `FlatRule` has too."""
     if name not in FLAT:
         return {}
     eps: PlainDict = {"eps": getattr(config, "adam_eps", getattr(config, "optimizer_eps", 1e-5))}
@@ -77,13 +77,13 @@ def _make_muon(
 
 
 class OtherOptimizer:
-    """Optimizers of PyTorch for the parameters of one model; `groups` as those of `FlatOptimizer`."""
+    """Optimizers of PyTorch for the parameters of one model, in place of a `FlatRule`."""
 
     def __init__(
         self,
         make: MakeOptimizers,
         parameters: list[nn.Parameter],
-        groups: Sequence[tuple[Iterable[nn.Parameter], float]] = (),
+        factor_of: dict[int, float],  # id of a parameter → factor on its learning rate
     ):
         made = make(parameters)
         self.made: list[torch.optim.Optimizer] = made if isinstance(made, list) else [made]
@@ -91,7 +91,6 @@ class OtherOptimizer:
             raise BadInput(f"optimizer made {wrong[0]!r:.80}; expected a torch.optim.Optimizer")
         if any(isinstance(each, torch.optim.LBFGS) for each in self.made):
             raise BadInput("optimizer is LBFGS, which computes the loss several times for one step; use another one")
-        factor_of = {id(p): factor for members, factor in reversed(groups) for p in members}
         for optimizer in self.made:
             split: list[StateDict] = []
             for group in optimizer.param_groups:
@@ -100,19 +99,18 @@ class OtherOptimizer:
                     split.append(group | {"params": members, "factor": factor})
             optimizer.param_groups = split
 
-    def step(self, rate: float) -> None:
-        """Move the parameters by their gradients."""
+    def step(self, rate: float, count: int) -> None:
+        """Move the parameters along their gradients. These optimizers count their steps themselves."""
         for optimizer in self.made:
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["factor"]
             optimizer.step()
 
-    def state_dict(self) -> list[StateDict]:
-        """Plain NumPy."""
-        return [_as_numpy(optimizer.state_dict()["state"]) for optimizer in self.made]
+    def state_dict(self) -> StateDict:
+        return {"other": [_as_numpy(optimizer.state_dict()["state"]) for optimizer in self.made]}
 
-    def load_state_dict(self, state: list[StateDict]) -> None:
-        for optimizer, stored in zip(self.made, state, strict=True):
+    def load_state_dict(self, state: StateDict) -> None:
+        for optimizer, stored in zip(self.made, state["other"], strict=True):
             parts = {int(name): _as_tensors(part) for name, part in stored.items()}
             optimizer.load_state_dict(optimizer.state_dict() | {"state": parts})
 

@@ -1,7 +1,7 @@
-"""Memory between a backbone and a head: a GRU or an LSTM that runs over packed pieces of episodes.
+"""Recurrent models: a GRU or an LSTM between a backbone and a head, which runs over packed pieces of episodes.
 
 In a packing the longest piece comes first: all first steps, then all second steps, and so on. Step k is one block of
-rows: no padding, no masks, and nothing that could leak from one episode into the next.
+rows: there is no padding, there are no masks, and nothing leaks from one episode into the next.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from drl.engines.torch.ops import Obs, take_rows, to_tensors
 
 
 class Packing(NamedTuple):
-    """Where the rows of P pieces lie. A piece is what one environment did in one episode within the window."""
+    """Positions of the rows of P pieces. A piece is the part of one environment's episode that lies in the window."""
 
     row: Array  # [B] position t · N + n of each packed row; rows that are not valid are left out
     step: Array  # [B] its step within its piece
@@ -38,14 +38,14 @@ class Sequences(NamedTuple):
     """P pieces in B rows, packed."""
 
     obs: Obs  # [B, …]
-    sizes: list[int]  # how many pieces have a step k; the first is P, and they never rise
-    rnn_state: Tensor  # [P, S] what was remembered as each piece began
-    after: Tensor | None = None  # [P, S], to be filled with what is remembered at its end
+    sizes: list[int]  # number of pieces with a step k: the first is P, and they never increase
+    rnn_state: Tensor  # [P, S] hidden state at the start of each piece
+    after: Tensor | None = None  # [P, S], to be filled with the hidden state at its end
     packing: Packing | None = None  # of a rollout, or of some of its environments
 
     def of_envs(self, envs: Array) -> tuple["Sequences", Tensor]:
-        """The pieces of these environments, and which rows they are. Packed rows stay packed when others are left
-        out."""
+        """The pieces of these environments, and the indices of their rows. Packed rows stay packed when others are
+        left out."""
         assert self.packing is not None
         chosen = np.zeros(self.packing.env.max() + 1, bool)
         chosen[envs] = True
@@ -65,12 +65,12 @@ def one_step(obs: Obs, rnn_state: Tensor, after: Tensor | None = None) -> Sequen
 
 
 def pack(batch: RolloutBatch) -> Packing:
-    """Cut at every episode's end and leave out the rows in which an environment only reset itself."""
+    """Cut a rollout at every episode's end, without the rows in which an environment only reset itself."""
     edge = np.ones_like(batch.valid[:1])
-    fresh = np.concatenate([edge, (batch.terminated | batch.truncated | ~batch.valid)[:-1]])  # nothing reaches over
+    fresh = np.concatenate([edge, (batch.terminated | batch.truncated | ~batch.valid)[:-1]])
     first = batch.valid & fresh
     last = batch.valid & np.concatenate([(fresh | ~batch.valid)[1:], edge])
-    env, begin = np.nonzero(first.T)  # both lists go environment by environment, in time's order, and so they match
+    env, begin = np.nonzero(first.T)  # environment by environment, in order of time
     lengths = np.nonzero(last.T)[1] - begin + 1
     order = np.argsort(-lengths, kind="stable")
     env, begin, lengths = env[order], begin[order], lengths[order]
@@ -87,8 +87,8 @@ def pack(batch: RolloutBatch) -> Packing:
 
 
 def sequences(batch: RolloutBatch, device: torch.device) -> Sequences:
-    """A whole rollout, packed. What is remembered as a piece begins: the agent's word for the window's first row,
-    nothing at an episode's begin."""
+    """A whole rollout, packed. A piece starts from the agent's hidden state at the window's first row, or from zeros at
+    an episode's start."""
     assert batch.rnn_state is not None
     packing = pack(batch)
     obs = batch.obs.reshape(-1, *batch.obs.shape[2:])[packing.row]
@@ -99,21 +99,21 @@ def sequences(batch: RolloutBatch, device: torch.device) -> Sequences:
 
 
 def successors(batch: RolloutBatch, packing: Packing) -> Array:
-    """What each piece saw after its last row `[P, …]`: its episode's final observation, or the window's last one."""
-    answer = batch.last_obs[packing.piece_env]
+    """The observation after each piece's last row `[P, …]`: its episode's final one, or the window's last one."""
+    obs = batch.last_obs[packing.piece_env]
     ended = (batch.terminated | batch.truncated).reshape(-1)[packing.last]
-    answer[ended] = batch.final_obs[np.searchsorted(batch.final_index, packing.last[ended])]
-    return answer
+    obs[ended] = batch.final_obs[np.searchsorted(batch.final_index, packing.last[ended])]
+    return obs
 
 
-MANY = 256  # pieces from which `nn.GRU` is used
+MANY = 256  # number of pieces from which `nn.GRU` is used
 
 
 def gru_scan(cell: nn.GRUCell, features: Tensor, sizes: list[int], rnn_state: Tensor) -> tuple[Tensor, Tensor]:
     """r = σ(W_r x + U_r h), z = σ(W_z x + U_z h), n = tanh(W_n x + r ⊙ U_n h), h ← (1 − z) ⊙ n + z ⊙ h.
 
-    Takes features `[B, F]` in steps of `sizes` rows; gives h of all rows `[B, H]` and where each piece ended `[P, H]`.
-    `rnn_state`, where the pieces begin, is data: no gradient flows into it.
+    Takes features `[B, F]` in steps of `sizes` rows; returns h of all rows `[B, H]` and at each piece's end `[P, H]`.
+    No gradient flows into `rnn_state`, from which the pieces start.
     """
     if sizes[0] >= MANY:
         return _library_gru(cell, features, sizes, rnn_state)
@@ -123,9 +123,9 @@ def gru_scan(cell: nn.GRUCell, features: Tensor, sizes: list[int], rnn_state: Te
 
 
 def _library_gru(cell: nn.GRUCell, features: Tensor, sizes: list[int], rnn_state: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by `nn.GRU`, with the cell's parameters."""
+    """The same with `nn.GRU` and the cell's parameters."""
     with torch.device("meta"):
-        gru = nn.GRU(cell.input_size, cell.hidden_size)  # without memory: the parameters come from the cell
+        gru = nn.GRU(cell.input_size, cell.hidden_size)  # no allocation: the parameters come from the cell
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     parameters = {f"{name}_l0": getattr(cell, name) for name in names}
     packed = PackedSequence(features, torch.tensor(sizes))
@@ -150,7 +150,7 @@ def lstm_scan(cell: nn.LSTMCell, features: Tensor, sizes: list[int], rnn_state: 
 
 
 def _last_rows(sizes: list[int]) -> list[int]:
-    """Of each piece, the longest first: a step's rows beyond the next step's size are some pieces' last."""
+    """The last row of each piece, the longest first: rows of a step beyond the next step's size."""
     ends = [*accumulate(sizes)]
     following = [*sizes[1:], 0]
     spans = [range(end - size + left, end) for end, size, left in zip(ends, sizes, following, strict=True)]
@@ -212,7 +212,7 @@ class _GRU(Function):
 
 
 class Recurrent(nn.Module):
-    """A backbone and a memory of its features; itself a backbone, for sequences.
+    """A backbone with a recurrent layer behind it; itself a backbone, for sequences.
 
     >>> from drl.engines.torch.backbones import MLP
     >>> model = Recurrent(MLP((4,), hidden_sizes=(8,)), "gru", 16)
@@ -232,7 +232,7 @@ class Recurrent(nn.Module):
             else:
                 nn.init.zeros_(parameter)
         self.rnn_state_size: int = CARRIED[kind] * size
-        self.offset = 0  # where its part begins in the agent's rnn_state; see `arrange`
+        self.offset = 0  # of its part in the agent's rnn_state; see `arrange`
 
     def forward(self, seen: Sequences) -> Tensor:
         if not isinstance(seen, Sequences):
@@ -248,7 +248,7 @@ class Recurrent(nn.Module):
 
 
 def arrange(model: nn.Module) -> int:
-    """Give every recurrent part of the model its place in one rnn_state. Returns its width; 0: nothing is recurrent."""
+    """Assign each recurrent part of a model its slice of one rnn_state. Returns the width; 0: not recurrent."""
     width = 0
     for part in recurrent_parts(model):
         part.offset = width
@@ -261,6 +261,5 @@ def recurrent_parts(model: nn.Module) -> list[Recurrent]:
     return [module for module in model.modules() if isinstance(module, Recurrent)]
 
 
-# The one place where a kind's name becomes its parameters and its computation.
 CELLS: dict[str, type[nn.GRUCell] | type[nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
 SCANS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {"gru": gru_scan, "lstm": lstm_scan}

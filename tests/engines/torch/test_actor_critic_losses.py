@@ -18,9 +18,9 @@ from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec
 from drl.core.transition import ReplayBatch
 from drl.engines.numpy.distributions import UpdateDraws, draw_update
 from drl.engines.torch import ops
+from drl.engines.torch.actor_critics import critic_errors, critic_target, reduced
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.layers import BatchRenorm
-from drl.engines.torch.off_policy import critic_errors, critic_target, reduced
 from drl.testing import oracles
 
 OBS = ObsSpec("box", (3,))

@@ -12,7 +12,7 @@ from drl.algorithms.a2c import A2CConfig
 from drl.algorithms.ppo import PPOConfig
 from drl.algorithms.reinforce import ReinforceConfig
 from drl.core.configs import NoSettings, ReplayConfig
-from drl.engines.torch import flat_optimizer
+from drl.engines.torch import compiled_update
 from drl.engines.torch.compiled_update import Work, choose, planned_work
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.runs.building import open_trainer
@@ -117,10 +117,10 @@ def test_the_choice_is_made_before_the_learner_is_built(monkeypatch):
         seen.append(device)
         return method
 
-    monkeypatch.setattr(flat_optimizer, "compile_method", spy)
+    monkeypatch.setattr(compiled_update, "compile_method", spy)
     with open_trainer(Experiment.from_flat({"algorithm": "dqn", "total_timesteps": 10_000_000}, "test")) as trainer:
         assert trainer.notes["compile"]["choice"] == "on"
-        assert trainer.algorithm.optimizer.compiled
+        assert trainer.algorithm.optimizer.program is not None
     assert seen == ["cpu"]
 
 

@@ -178,15 +178,15 @@ def test_without_a_compiler_the_update_goes_on_eagerly():
     def no_compiler(*_):
         raise torch._inductor.exc.InductorError(RuntimeError("no g++"), None)
 
-    compiled._program = no_compiler
+    compiled.program._program = no_compiler
     with pytest.warns(CompileUnavailable, match="goes on without: .*no g\\+\\+") as seen:
         logged = [compiled.step(0.1, obs) for _ in range(3)]
     assert len(seen) == 1
-    assert compiled.compile_error is not None
+    assert compiled.program.error is not None
     assert [step.log() for step in logged] == [eager.step(0.1, obs).log() for _ in range(3)]
 
     broken = FlatOptimizer(models[1], squares, compiled=True)
-    broken._program = lambda *_: [][0]
+    broken.program._program = lambda *_: [][0]
     with pytest.raises(IndexError):
         broken.step(0.1, obs)
 

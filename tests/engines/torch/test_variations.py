@@ -290,8 +290,8 @@ def test_an_optimizer_of_torch_is_the_one_of_torch():
 
 def test_a_rate_of_the_critics_own_reaches_any_optimizer():
     learner = learner_of("ppo", optimizer="sgd", critic_learning_rate=0.1, learning_rate=0.01)
-    groups = learner.optimizer.other.made[0].param_groups
-    learner.optimizer.other.step(0.02)
+    groups = learner.optimizer.rule.made[0].param_groups
+    learner.optimizer.rule.step(0.02, 1)
     assert sorted(group["lr"] for group in groups) == pytest.approx([0.02, 0.2])
 
 

@@ -1,7 +1,7 @@
-"""DQN (Mnih et al., 2015) and what grew from it: double, n-step, distributional (C51, quantiles), prioritized, noisy.
+"""DQN (Mnih et al., 2015) and its extensions: double, dueling, n-step, distributional, prioritized, noisy.
 
-The parts are independent switches. Dueling, noisy and distributional are the model's; n-step and priorities are the
-buffer's and reach the loss as `discount` and `weight`; double is here.
+The parts are independent switches. Dueling, noisy and distributional (C51, quantiles) belong to the model; n-step and
+priorities belong to the buffer and reach the loss as `discount` and `weight`; double is here.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,7 @@ from drl.core.contracts import Learned, Loss, QOutputs, Rates
 from drl.core.specs import Array, Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.torch import ops
-from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.engines.torch.flat_parameters import Target
+from drl.engines.torch.flat_optimizer import FlatOptimizer, Target
 from drl.engines.torch.layers import NoisyLinear, noisy_layers, resample
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_replay
@@ -26,15 +25,11 @@ from drl.engines.torch.models import QHead
 from drl.engines.torch.ops import ReplayRows
 
 
-def _of_action(answer: Tensor, action: Tensor) -> Tensor:
-    """The rows of `answer` that belong to the actions: `[B, A]` → `[B]`, `[B, A, atoms]` → `[B, atoms]`."""
-    if answer.dim() == 2:
-        return answer.gather(1, action.unsqueeze(1)).squeeze(1)
-    return answer[torch.arange(len(action), device=action.device), action]
-
-
-def _q_values(head: QHead | None, answer: Tensor) -> Tensor:
-    return answer if head is None else head.q_values(answer)
+def _of_action(outputs: Tensor, action: Tensor) -> Tensor:
+    """The outputs for the actions: `[B, A]` → `[B]`, `[B, A, atoms]` → `[B, atoms]`."""
+    if outputs.dim() == 2:
+        return outputs.gather(1, action.unsqueeze(1)).squeeze(1)
+    return outputs[torch.arange(len(action), device=action.device), action]
 
 
 class DQN(Learner):
@@ -62,9 +57,9 @@ class DQN(Learner):
         self._resample()
 
     def target(self, outputs: QOutputs, rows: ReplayRows, rates: Rates) -> Tensor:
-        """What the network should answer for the actions taken: `[B]` values; c51: `[B, atoms]` probabilities; qr:
-        `[B, atoms]` samples of the return."""
-        next_values = _q_values(self.head, outputs.selector)
+        """The TD target of the actions taken: `[B]` values; c51: `[B, atoms]` probabilities; qr: `[B, atoms]` samples
+        of the return."""
+        next_values = outputs.selector if self.head is None else self.head.q_values(outputs.selector)
         if rows.next_action_mask is not None:
             next_values = next_values.masked_fill(~rows.next_action_mask, -torch.inf)
         next_chosen = _of_action(outputs.next_q, next_values.argmax(dim=-1))  # [B] or [B, atoms]
@@ -88,11 +83,12 @@ class DQN(Learner):
             per_sample = penalty(error)
         loss = (rows.weight * per_sample).mean()
         with torch.no_grad():
-            return Loss(loss, {"loss": loss, "mean_q": _q_values(self.head, chosen)}, priority=error.abs())
+            mean_q = chosen if self.head is None else self.head.q_values(chosen)
+            return Loss(loss, {"loss": loss, "mean_q": mean_q}, priority=error.abs())
 
     def _batch_loss(self, model: nn.Module, rows: ReplayRows, rates: Rates) -> Loss:
         with torch.no_grad():
-            next_q = self.target_network(rows.next_obs)
+            next_q = self.target_network.module(rows.next_obs)
             outputs = QOutputs(None, next_q, model(rows.next_obs) if self.config.double else next_q)
             target = self.target(outputs, rows, rates)
         return self.loss(outputs._replace(q=model(rows.obs), target=target), rows, rates)
@@ -113,7 +109,7 @@ class DQN(Learner):
         with torch.no_grad():
             answer = self._forward(obs)
             assert isinstance(answer, Tensor)
-            q_values: Array = _q_values(self.head, answer).cpu().numpy()
+            q_values: Array = (answer if self.head is None else self.head.q_values(answer)).cpu().numpy()
         for layer in self.noisy:
             layer.quiet = False
         return q_values

@@ -20,13 +20,7 @@ from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_rollout
-from drl.engines.torch.on_policy import (
-    Rows,
-    cut_obs,
-    forward_in_chunks,
-    normalized,
-    successor_values,
-)
+from drl.engines.torch.on_policy import Rows, cut_obs, forward_in_chunks, normalized, successor_values
 from drl.engines.torch.recurrent import recurrent_parts
 
 

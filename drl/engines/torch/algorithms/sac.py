@@ -23,16 +23,9 @@ from drl.core.specs import Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.numpy.distributions import UpdateDraws, draw_update
 from drl.engines.torch import ops
-from drl.engines.torch.actor_critics import Critics
+from drl.engines.torch.actor_critics import Critics, critic_errors, critic_target, norm_weights, reduced, update_norms
 from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.engines.torch.off_policy import (
-    OffPolicyLearner,
-    critic_loss,
-    critic_target,
-    norm_weights,
-    reduced,
-    update_norms,
-)
+from drl.engines.torch.off_policy import OffPolicyLearner
 from drl.engines.torch.ops import ReplayRows
 
 
@@ -76,8 +69,7 @@ class SAC(OffPolicyLearner):
         """One update: the critics, the actor, the temperature, the target networks."""
         config, rate, rates = self.config, self.learning_rate(progress), self.rates_at(progress)
         rows = ops.replay_rows(batch, self.device, config.reward_scale)
-        subset = config.critic_subset or len(self.critics)
-        drawn = draw_update(self.rng, len(batch.reward), self.distribution.entries, len(self.critics), subset)
+        drawn = draw_update(self.rng, len(batch.reward), self.distribution.entries, len(self.critics), self.subset)
         draws = UpdateDraws(*(torch.from_numpy(array).to(self.device) for array in drawn))
 
         step = self.critic_optimizer.step(rate, rows, draws, rates)
@@ -97,34 +89,34 @@ class SAC(OffPolicyLearner):
         if self.critic_optimizer.count % config.target_every == 0:
             for target in self.targets:
                 target.move(config.tau)
-            for mine, theirs in zip(self.target_statistics, self.critics.buffers(), strict=False):
-                mine.copy_(theirs)
         return Learned(log | {"learning_rate": rate}, step.priority)
 
     # ── critics ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _critic_batch_loss(self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, rates: Rates) -> Loss:
-        statistics: list[Tensor] = []
-        outputs = self.critic_outputs(critics, rows, draws, statistics)
+        action, next_action = None if self.discrete else rows.action, None
+        with torch.no_grad():
+            next_params = self.actor(rows.next_obs)
+            if self.discrete:
+                next_log_prob = self._log_probs(next_params, rows.next_action_mask)
+            else:
+                next_action, next_log_prob = ops.sample_with_log_prob(self.distribution, next_params, draws.next_noise)
+        statistics: list[Tensor] = []  # of batch renormalization
+        if self.target_critics is not None:
+            with torch.no_grad():
+                next_q = self.target_critics.module(rows.next_obs, next_action)
+            q = critics(rows.obs, action, statistics)
+        else:  # the critics see both states in one batch
+            q, next_q = critics(*ops.both_states(rows, action, next_action), statistics).chunk(2, dim=1)
+        # Of one action, or of the chosen one: [N, B, A, …] → [N, B, …].
+        if self.discrete:
+            q = q.gather(2, rows.action.view(1, -1, 1).expand(len(q), -1, 1)).squeeze(2)
+        else:
+            q, next_q = q.squeeze(2), next_q.squeeze(2)
+        outputs = CriticOutputs(q, next_q.detach()[draws.subset], next_log_prob)
         with torch.no_grad():
             target = self.target(outputs, rows, rates)
         return self.critic_loss(outputs._replace(target=target), rows, rates)._replace(statistics=statistics)
-
-    def critic_outputs(
-        self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, statistics: list[Tensor]
-    ) -> CriticOutputs:
-        """Network outputs for `target` and `critic_loss`; `statistics` collects those of batch renormalization."""
-        with torch.no_grad():
-            next_params = self.actor(rows.next_obs)
-        if self.discrete:
-            q, next_q = self.q_here_and_next(critics, rows, None, None, statistics)
-            index = rows.action.view(1, -1, 1).expand(len(q), -1, 1)
-            with torch.no_grad():
-                log_probs = self._log_probs(next_params, rows.next_action_mask)
-            return CriticOutputs(q.gather(2, index).squeeze(2), next_q[draws.subset], log_probs)
-        next_action, log_prob = ops.sample_with_log_prob(self.distribution, next_params, draws.next_noise)
-        q, next_q = self.q_here_and_next(critics, rows, rows.action, next_action, statistics)
-        return CriticOutputs(q.squeeze(2), next_q.squeeze(2)[draws.subset], log_prob)  # one action: [N, B, …]
 
     def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Tensor:
         """The next values and −α · log π; with Discrete actions their expectation under the policy."""
@@ -137,23 +129,23 @@ class SAC(OffPolicyLearner):
         return critic_target(self.critics.head, outputs.next_q, bonus, rows, config, config.quantiles_to_drop)
 
     def critic_loss(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Loss:
-        """The critics' loss. A row's priority is its mean error over the critics."""
-        return critic_loss(self.critics.head, outputs, rows, self.config)
+        """The importance-weighted error of all critics. A row's priority is its mean error over the critics."""
+        losses, errors = critic_errors(self.critics.head, outputs.q, outputs.target, self.config.loss)  # [N, B]
+        loss = (rows.weight * losses.sum(dim=0)).mean()
+        with torch.no_grad():
+            mean_q = self.critics.head.q_values(outputs.q).mean(dim=0)
+            return Loss(loss, {"critic_loss": loss, "mean_q": mean_q}, priority=errors.mean(dim=0))
 
     # ── actor and temperature ─────────────────────────────────────────────────────────────────────────────────────
 
     def _actor_batch_loss(self, actor: nn.Module, rows: ReplayRows, draws: UpdateDraws, rates: Rates) -> Loss:
-        return self.actor_loss(self.actor_outputs(actor, rows, draws), rows, rates)
-
-    def actor_outputs(self, actor: nn.Module, rows: ReplayRows, draws: UpdateDraws) -> ActorOutputs:
-        """Network outputs for `actor_loss`."""
-        dist_params = actor(rows.obs)
+        dist_params, action = actor(rows.obs), None
         if self.discrete:
-            log_probs = self._log_probs(dist_params, rows.action_mask)
-            return ActorOutputs(dist_params, None, log_probs, self.frozen_critics(rows.obs))
-        action, log_prob = ops.sample_with_log_prob(self.distribution, dist_params, draws.noise)
-        q = self.critics.head.q_values(self.frozen_critics(rows.obs, action).squeeze(2))
-        return ActorOutputs(dist_params, action, log_prob, q)
+            log_prob, q = self._log_probs(dist_params, rows.action_mask), self.frozen_critics(rows.obs)
+        else:
+            action, log_prob = ops.sample_with_log_prob(self.distribution, dist_params, draws.noise)
+            q = self.critics.head.q_values(self.frozen_critics(rows.obs, action).squeeze(2))
+        return self.actor_loss(ActorOutputs(dist_params, action, log_prob, q), rows, rates)
 
     def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """α · log π − Q; with Discrete actions its expectation."""

@@ -15,15 +15,8 @@ from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss, Rates
 from drl.core.transition import ReplayBatch
 from drl.engines.numpy.distributions import UpdateDraws, draw_update
 from drl.engines.torch import ops
-from drl.engines.torch.actor_critics import Critics
-from drl.engines.torch.off_policy import (
-    OffPolicyLearner,
-    critic_loss,
-    critic_target,
-    norm_weights,
-    reduced,
-    update_norms,
-)
+from drl.engines.torch.actor_critics import Critics, critic_errors, critic_target, norm_weights, reduced, update_norms
+from drl.engines.torch.off_policy import OffPolicyLearner
 from drl.engines.torch.ops import ReplayRows
 
 
@@ -38,8 +31,7 @@ class TD3(OffPolicyLearner):
         """One update: the critics, then, with a delay, the actor and the target networks."""
         config, rate, rates = self.config, self.learning_rate(progress), self.rates_at(progress)
         rows = ops.replay_rows(batch, self.device, config.reward_scale)
-        subset = config.critic_subset or len(self.critics)
-        drawn = draw_update(self.rng, len(batch.reward), self.distribution.entries, len(self.critics), subset)
+        drawn = draw_update(self.rng, len(batch.reward), self.distribution.entries, len(self.critics), self.subset)
         draws = UpdateDraws(*(torch.from_numpy(array).to(self.device) for array in drawn))
 
         step = self.critic_optimizer.step(rate, rows, draws, rates)
@@ -55,47 +47,46 @@ class TD3(OffPolicyLearner):
         if self.critic_optimizer.count % config.target_every == 0:
             for target in self.targets:
                 target.move(config.tau)
-            for mine, theirs in zip(self.target_statistics, self.critics.buffers(), strict=False):
-                mine.copy_(theirs)
         return Learned(log | {"learning_rate": rate}, step.priority)
 
     def _critic_batch_loss(self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, rates: Rates) -> Loss:
-        statistics: list[Tensor] = []
-        outputs = self.critic_outputs(critics, rows, draws, statistics)
+        config, target_actor = self.config, self.actor if self.target_actor is None else self.target_actor.module
+        with torch.no_grad():
+            next_action = torch.tanh(target_actor(rows.next_obs))
+            if config.target_noise:
+                limit = config.target_noise_clip
+                noise = (config.target_noise * draws.next_noise).clamp(-limit, limit)
+                next_action = (next_action + noise).clamp(-1.0, 1.0)
+        statistics: list[Tensor] = []  # of batch renormalization
+        if self.target_critics is not None:
+            with torch.no_grad():
+                next_q = self.target_critics.module(rows.next_obs, next_action)
+            q = critics(rows.obs, rows.action, statistics)
+        else:  # the critics see both states in one batch
+            q, next_q = critics(*ops.both_states(rows, rows.action, next_action), statistics).chunk(2, dim=1)
+        # Of one action: [N, B, 1, …] → [N, B, …].
+        outputs = CriticOutputs(q.squeeze(2), next_q.detach().squeeze(2)[draws.subset])
         with torch.no_grad():
             target = self.target(outputs, rows, rates)
         return self.critic_loss(outputs._replace(target=target), rows, rates)._replace(statistics=statistics)
-
-    def critic_outputs(
-        self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, statistics: list[Tensor]
-    ) -> CriticOutputs:
-        """Network outputs for `target` and `critic_loss`; `statistics` collects those of batch renormalization."""
-        with torch.no_grad():
-            next_action = torch.tanh((self.target_actor or self.actor)(rows.next_obs))
-            if self.config.target_noise:
-                limit = self.config.target_noise_clip
-                noise = (self.config.target_noise * draws.next_noise).clamp(-limit, limit)
-                next_action = (next_action + noise).clamp(-1.0, 1.0)
-        q, next_q = self.q_here_and_next(critics, rows, rows.action, next_action, statistics)
-        return CriticOutputs(q.squeeze(2), next_q.squeeze(2)[draws.subset])  # one action: [N, B] or [N, B, atoms]
 
     def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Tensor:
         """The smaller of the next values."""
         return critic_target(self.critics.head, outputs.next_q, torch.zeros_like(rows.reward), rows, self.config)
 
     def critic_loss(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Loss:
-        """The critics' loss. A row's priority is its mean error over the critics."""
-        return critic_loss(self.critics.head, outputs, rows, self.config)
+        """The importance-weighted error of all critics. A row's priority is its mean error over the critics."""
+        losses, errors = critic_errors(self.critics.head, outputs.q, outputs.target, self.config.loss)  # [N, B]
+        loss = (rows.weight * losses.sum(dim=0)).mean()
+        with torch.no_grad():
+            mean_q = self.critics.head.q_values(outputs.q).mean(dim=0)
+            return Loss(loss, {"critic_loss": loss, "mean_q": mean_q}, priority=errors.mean(dim=0))
 
     def _actor_batch_loss(self, actor: nn.Module, rows: ReplayRows, draws: UpdateDraws, rates: Rates) -> Loss:
-        return self.actor_loss(self.actor_outputs(actor, rows, draws), rows, rates)
-
-    def actor_outputs(self, actor: nn.Module, rows: ReplayRows, draws: UpdateDraws) -> ActorOutputs:
-        """Network outputs for `actor_loss`."""
         dist_params = actor(rows.obs)
         action = torch.tanh(dist_params)
         q = self.critics.head.q_values(self.frozen_critics(rows.obs, action).squeeze(2))
-        return ActorOutputs(dist_params, action, None, q)
+        return self.actor_loss(ActorOutputs(dist_params, action, None, q), rows, rates)
 
     def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """−Q of the policy's action."""
