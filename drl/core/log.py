@@ -155,13 +155,13 @@ class Log(Mapping[str, float]):
 
     def __getitem__(self, name: str) -> float:
         if name in COUNTERS:
-            return getattr(self, name)  # type: ignore[no-any-return]
+            return getattr(self, name)
         group, _, plain = name.partition("/")
         if plain and group in GROUPS:
-            return getattr(self, group)[plain]  # type: ignore[no-any-return]
+            return getattr(self, group)[plain]
         for each in LOOKUP:
             if name in (numbers := getattr(self, each)):
-                return numbers[name]  # type: ignore[no-any-return]
+                return numbers[name]
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:

@@ -151,7 +151,7 @@ def resolve(maker: Maker, feature: str = "", extra: str = "") -> Factory:
         return maker
     module, _, name = maker.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(module), name)
     except ImportError as error:
         if not extra:
             raise

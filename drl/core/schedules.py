@@ -169,7 +169,7 @@ def changing_rates(config: object, *rates: str) -> dict[str, Schedule]:
 @cache
 def rates_type(names: tuple[str, ...]) -> Any:
     """Make a named tuple class of rates for losses: `rates.clip_range`."""
-    return namedtuple("Rates", names)  # type: ignore[misc]
+    return namedtuple("Rates", names)
 
 
 def values_at(schedules: Mapping[str, Schedule], time: float) -> dict[str, float]:

@@ -246,7 +246,7 @@ def read_state(folder: Path, row_files: RowFiles | None = None) -> StateDict:
     document = read_sealed(folder / "state.json", (STATE_FORMAT,))
     arrays = read_arrays(folder / "arrays.safetensors", document.get("checksum", ""))
     try:
-        return _join(document["state"], "", arrays, row_files)  # type: ignore[no-any-return]
+        return _join(document["state"], "", arrays, row_files)
     except UnusableFile:
         raise
     except Exception as error:  # the file is untrusted: reading it can raise anything

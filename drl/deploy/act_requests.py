@@ -279,7 +279,7 @@ class ActBatches:
             legal = np.ones((len(obs), agent.action_spec.num_choices), bool)
             mask = np.concatenate([legal[: len(r.obs)] if r.action_mask is None else r.action_mask for r in requests])
         if agent.recurrent:
-            agent.rnn_state = np.concatenate([request.rnn_state for request in requests])  # type: ignore[misc]
+            agent.rnn_state = np.concatenate([request.rnn_state for request in requests])
         with np.errstate(all="ignore"):
             action = agent.action_spec.to_env(agent.decide(obs, self.explore, mask))
         answers: list[Acted | Exception] = []

@@ -191,7 +191,7 @@ def check_mlp(stored: StoredAgent, source: object) -> None:
     if name not in ("mlp", "simba"):
         raise BadInput(f"{source}: its network is a {name}; {use}")
     if getattr(config, "head", "auto") != "auto":
-        raise BadInput(f"{source}: its head is {config.head!r}; {use}")  # type: ignore[union-attr]
+        raise BadInput(f"{source}: its head is {config.head!r}; {use}")
 
 
 def _encode(net: CNetwork, spec: ObsSpec) -> int:

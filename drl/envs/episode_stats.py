@@ -178,7 +178,7 @@ class EpisodeStats:
     def called(self, name: str, answers: Sequence[object], *arguments: EnvValue) -> None:
         """Take note of a call of a method: one that returns nothing is called to change something."""
         if all(answer is None for answer in answers):
-            self.changes.add(EnvChange(name, None, arguments), self.tick)  # type: ignore[arg-type]
+            self.changes.add(EnvChange(name, None, arguments), self.tick)
 
     def running_actions(self, index: int) -> Array:
         """The actions of an environment's running episode, `[length, …]`."""

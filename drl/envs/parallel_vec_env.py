@@ -97,7 +97,7 @@ def find_game(env_id: str) -> Callable[..., object]:
     make = getattr(found, "parallel_env", None) or getattr(found, "env", None)
     if not callable(make):
         raise BadInput(f"{module} has no parallel_env; expected a module with a function parallel_env(render_mode=…)")
-    return make  # type: ignore[no-any-return]
+    return make
 
 
 def _cannot_import(env_id: str, module: str, error: BaseException | None) -> BadInput:
@@ -132,7 +132,7 @@ def as_parallel(env: object, name: str) -> ParallelGame:
     if library is None or not is_game(env):
         raise BadInput(f"{name} gave {type(env).__name__}; expected a ParallelEnv of PettingZoo")
     if isinstance(env, library.ParallelEnv):
-        return env  # type: ignore[no-any-return]
+        return env
     if not env.metadata.get("is_parallelizable"):  # type: ignore[attr-defined]
         raise BadInput(
             f"{name} is played in turns (PettingZoo's AEC API); expected a game in which all agents act at once, "
@@ -140,7 +140,7 @@ def as_parallel(env: object, name: str) -> ParallelGame:
         )
     from pettingzoo.utils.conversions import aec_to_parallel
 
-    return aec_to_parallel(env)  # type: ignore[no-any-return]
+    return aec_to_parallel(env)
 
 
 def make_game(

@@ -426,7 +426,7 @@ def _buffer_for(algorithm: Algorithm[BatchT], envs: VecEnv | AnyCollector) -> Bu
         raise BadInput(f"{type(algorithm).__name__} has no record that names its buffer; pass one: buffer=…")
     options = {"rng": stream_of(envs, "replay"), "frame_stack": getattr(envs, "frame_stack", 1)}
     make = resolve(record.buffer.make)
-    return make(algorithm.config, record.buffer.config(), envs, **options)  # type: ignore[attr-defined, no-any-return]
+    return make(algorithm.config, record.buffer.config(), envs, **options)  # type: ignore[attr-defined]
 
 
 def _means(logs: list[dict[str, float]]) -> dict[str, float]:

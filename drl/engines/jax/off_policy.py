@@ -127,7 +127,7 @@ class PureOffPolicy(Pure):
     @property
     def target_actor(self) -> bool:
         """Whether there is a target network of the actor."""
-        return self.algorithm.TARGET_ACTOR and self.config.target_network  # type: ignore[no-any-return]
+        return self.algorithm.TARGET_ACTOR and self.config.target_network
 
     def targets(self, params: Params) -> Params:
         """Copies of the parameters that have a target network."""
@@ -222,7 +222,7 @@ class PureOffPolicy(Pure):
             action, log_prob = hooks.action(dist_params, draws.noise, rows.action_mask)
             q = self.model.q(state.params, rows.obs, action)
             q = self.model.critic.head.q_values(q if action is None else q.squeeze(2))
-            return hooks.actor_loss(ActorOutputs(dist_params, action, log_prob, q), rows, named_rates)  # type: ignore[no-any-return]
+            return hooks.actor_loss(ActorOutputs(dist_params, action, log_prob, q), rows, named_rates)
 
         rate = rate * np.float32((config.actor_learning_rate or config.learning_rate) / config.learning_rate)
         actor, actor_optimizer, result, norm = self.descend(

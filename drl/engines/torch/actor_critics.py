@@ -96,11 +96,11 @@ class Critics(nn.ModuleList):
 
     def normed_weights(self) -> list[Tensor]:
         """Of the layers with a normalization behind them: their scale makes no difference to the values."""
-        return [layer.weight for critic in self for layer in _normed_layers(critic.backbone)]  # type: ignore[union-attr, arg-type]
+        return [layer.weight for critic in self for layer in _normed_layers(critic.backbone)]  # type: ignore[arg-type]
 
     def norms(self) -> list[BatchRenorm]:
         """In the order in which a forward pass with `seen` meets them."""
-        return [norm for critic in self for norm in getattr(critic.backbone, "norms", [])]  # type: ignore[union-attr]
+        return [norm for critic in self for norm in getattr(critic.backbone, "norms", [])]
 
 
 def _normed_layers(backbone: nn.Module) -> list[nn.Linear]:

@@ -177,7 +177,7 @@ class PolicyAgent(PolicyActor, TorchAgent):
         chosen = exploration or default_exploration(self.variant, self.distribution)
         self.exploration: AnyExploration | None = make_exploration(chosen, specs.action_spec)
         actor = model.actor if type(model) is ActorCritic else model
-        self._policy = NumpyViews(actor, policy_views)  # type: ignore[arg-type]
+        self._policy = NumpyViews(actor, policy_views)
         self._memory = NumpyViews(model, recurrent_views)
 
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:

@@ -49,7 +49,7 @@ class PureA2C(Pure):
 
         def loss(params: Tree) -> Loss:
             outputs = policy_outputs(self.model, with_dropout(params, key if self.drops else None), self.dist, rows)
-            return hooks.loss(outputs, rows, self.rates(rates))  # type: ignore[no-any-return]
+            return hooks.loss(outputs, rows, self.rates(rates))
 
         params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
         fit = ops.explained_variance(rollout.value, rollout.target, weight)

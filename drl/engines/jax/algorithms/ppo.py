@@ -89,7 +89,7 @@ class PurePPO(Pure):
 
             def loss(params: Tree) -> Loss:
                 outputs = policy_outputs(self.model, with_dropout(params, part[2]), self.dist, minibatch)
-                return hooks.loss(outputs, minibatch, named_rates)  # type: ignore[no-any-return]
+                return hooks.loss(outputs, minibatch, named_rates)
 
             params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
             metrics = scalars(result.metrics, part[1]) | {"grad_norm": norm}

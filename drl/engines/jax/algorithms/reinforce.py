@@ -71,7 +71,7 @@ class PureReinforce(Pure):
 
         def loss(params: Tree) -> Loss:
             outputs = policy_outputs(self.model, with_dropout(params, key if self.drops else None), self.dist, rows)
-            return hooks.loss(outputs, rows, self.rates(rates))  # type: ignore[no-any-return]
+            return hooks.loss(outputs, rows, self.rates(rates))
 
         params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
         logs = scalars(result.metrics, weight) | {"grad_norm": norm, "gradient_steps": jnp.int32(1)}
