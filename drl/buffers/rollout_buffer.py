@@ -5,11 +5,10 @@ from typing import Protocol
 import numpy as np
 
 from drl.core.configs import NoSettings
-from drl.core.contracts import VecStep
+from drl.core.contracts import RolloutBatch, VecStep
 from drl.core.errors import BadInput
 from drl.core.specs import Array, DType, ManySpecs
 from drl.core.state_files import StateDict
-from drl.core.transition import RolloutBatch
 
 
 class RolloutBuffer:

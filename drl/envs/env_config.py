@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from drl.core.configs import Whole
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput
-from drl.core.named_objects import is_given, name_of
+from drl.core.network_parts import is_given, name_of
 from drl.core.setting_rules import plain_setting
 from drl.envs.env_names import WrapperLike, find_object, wrapper_names
 from drl.envs.parallel_vec_env import ParallelGame, is_game

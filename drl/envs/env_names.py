@@ -1,6 +1,6 @@
 """Environments and wrappers by name.
 
-- names of `drl.core.named_objects`: objects that were given, or that a module or file defines (`find_object`)
+- names of `drl.core.network_parts`: objects that were given, or that a module or file defines (`find_object`)
 - ids of well-known packages, without `module:` in front: the package is imported (`import_package_of`)
 - wrappers: `TimeLimit:max_episode_steps=200`, `minigrid.wrappers:FlatObsWrapper`, `my_file.py:MyWrapper`
 """
@@ -26,7 +26,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
-from drl.core.named_objects import IN_MEMORY, given_objects, is_given, name_of
+from drl.core.network_parts import IN_MEMORY, given_objects, is_given, name_of
 from drl.core.safe_files import parse_yaml
 from drl.envs.env_wrappers import OneHotCells
 from drl.envs.faults import reason

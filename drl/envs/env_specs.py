@@ -13,7 +13,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from drl.core.errors import BadInput, UnusableFile, did_you_mean, one_line
-from drl.core.named_objects import is_given
+from drl.core.network_parts import is_given
 from drl.core.safe_files import read_plain
 from drl.core.setting_rules import shown
 from drl.envs.env_config import VECTORS

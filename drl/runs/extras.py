@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar, final, runtime_checka
 
 from drl.agents.evaluation import Evaluation
 from drl.algorithms import find_algorithm
-from drl.core.contracts import Agent, Algorithm, Buffer, ReachableEnvs, Tracker
+from drl.core.contracts import Agent, Algorithm, Batch, Buffer, ReachableEnvs, Tracker
 from drl.core.errors import BadInput
 from drl.core.log import Log
-from drl.core.named_objects import name_of
+from drl.core.network_parts import name_of
 from drl.core.specs import EnvValue
 from drl.core.state_files import StateDict
-from drl.core.transition import Batch
 from drl.envs.env_attributes import restored, stored
 from drl.runs.folder.run_folder import Run
 from drl.settings.experiment import Experiment

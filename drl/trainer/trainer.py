@@ -11,7 +11,17 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, CollectedStep, EnvChange, VecEnv
+from drl.core.contracts import (
+    Agent,
+    Algorithm,
+    AnyCollector,
+    Batch,
+    Buffer,
+    CollectedStep,
+    EnvChange,
+    RolloutBatch,
+    VecEnv,
+)
 from drl.core.errors import BadInput, NonFinite, plural
 from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log
 from drl.core.network_parts import resolve
@@ -19,7 +29,6 @@ from drl.core.normalize import RewardScaler
 from drl.core.seeding import stream_of
 from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
-from drl.core.transition import Batch, RolloutBatch
 from drl.core.variants import require_variant
 from drl.trainer.trainer_loop import Stopped, TrainerLoop
 

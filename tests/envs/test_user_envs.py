@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from drl.core.errors import BadInput
-from drl.core.named_objects import name_of
+from drl.core.network_parts import name_of
 from drl.envs.env_config import EnvConfig, as_config, given_vector, without_vector
 from drl.envs.env_names import find_object, split_wrapper
 from drl.envs.env_specs import check_trusted

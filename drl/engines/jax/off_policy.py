@@ -13,10 +13,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from drl.algorithms.off_policy import OffPolicyConfig, check_critics
-from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss, Rates
+from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss, Rates, ReplayBatch
 from drl.core.errors import BadInput
 from drl.core.specs import AnyArray, Specs
-from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
 from drl.engines.jax.actor_critics import ActorCritic
 from drl.engines.jax.backbones import Obs

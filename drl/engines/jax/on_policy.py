@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.contracts import PolicyOutputs
+from drl.core.contracts import PolicyOutputs, RolloutBatch
 from drl.core.specs import AnyArray, Distribution
-from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.backbones import Obs, fields
 from drl.engines.jax.devices import split_rows

@@ -20,8 +20,7 @@ import yaml
 from drl.core.agent_files import find_agent
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.named_objects import IN_MEMORY, given_objects
-from drl.core.network_parts import function_modules
+from drl.core.network_parts import IN_MEMORY, function_modules, given_objects
 from drl.core.safe_files import (
     ARRIVING,
     MOST_SETTINGS,

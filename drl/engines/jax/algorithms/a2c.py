@@ -11,9 +11,8 @@ from jax.typing import ArrayLike
 
 from drl.algorithms.a2c import RECORD, A2CConfig
 from drl.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
+from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates, RolloutBatch
 from drl.core.specs import Specs
-from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Tree, with_dropout

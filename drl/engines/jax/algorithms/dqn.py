@@ -16,9 +16,8 @@ from jax.typing import ArrayLike
 
 from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.algorithms.dqn import RECORD, DQNConfig
-from drl.core.contracts import Learned, Loss, QOutputs, Rates
+from drl.core.contracts import Learned, Loss, QOutputs, Rates, ReplayBatch
 from drl.core.specs import AnyArray, Array, Specs
-from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
 from drl.engines.jax.backbones import fields
 from drl.engines.jax.devices import split_rows
