@@ -167,7 +167,7 @@ def _has_module(function: str) -> bool:
     (True, False, False)
     """
     module, _, name = function.partition(":")
-    return name.isidentifier() and module != IN_MEMORY and not module.endswith(".py")
+    return name.isidentifier() and module not in ("__main__", IN_MEMORY) and not module.endswith(".py")
 
 
 def function_modules(settings: Mapping[str, object], unknown: bool = True) -> list[str]:

@@ -528,8 +528,6 @@ class ActorCriticSettings(TypedDict, total=False):
     """auto, or a policy head registered by a plugin. Default: 'auto'."""
     hidden_sizes: Sequence[Whole]
     """widths of the actor's MLP; of simba: one residual block per entry. Default: (256, 256)."""
-    critic_hidden_sizes: Sequence[Whole] | None
-    """the same for each critic; None: hidden_sizes."""
     cnn_features: Whole
     """feature width of the cnn. Default: 512."""
     activation: (
@@ -551,6 +549,8 @@ class ActorCriticSettings(TypedDict, total=False):
     """Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout. Default: 0.0."""
     freeze: list[str] | tuple[str, ...]
     """names of parameters that are not trained; `*` matches anything: backbone.*."""
+    critic_hidden_sizes: Sequence[Whole] | None
+    """the same for each critic; None: hidden_sizes."""
     layer_norm: Switch
     """layer normalization before every activation of an MLP. Default: False."""
     batch_renorm: Switch
