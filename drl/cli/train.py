@@ -14,9 +14,9 @@ from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import Parser, list_wrappers, parse_flags
 from drl.core.configs import Config, ConfigClass, plain_pairs
-from drl.core.errors import BadInput, UnusableFile
+from drl.core.errors import BadInput, UnusableFile, shown
 from drl.core.network_parts import import_plugins
-from drl.core.setting_rules import check_size, shown
+from drl.core.setting_rules import check_size
 from drl.core.specs import PlainDict
 from drl.envs.env_specs import check_trusted
 from drl.runs.folder.run_folder import find_run, is_own_config, runs_in

@@ -58,6 +58,8 @@ class Dataclass(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
+    def __init__(self, **settings: Any): ...
+
 
 ConfigClass = type[Dataclass]
 ConfigT = TypeVar("ConfigT", bound=Dataclass)

@@ -80,7 +80,7 @@ def shown(value: object) -> str:
     """
     try:
         return " ".join(repr(value).split())[:80]
-    except Exception:  # the value is a user's
+    except Exception:  # Python does not print an int of more than 4300 digits, and a user's class can raise anything
         return f"an object of {type(value)}"
 
 

@@ -75,8 +75,9 @@ def name_of(thing: object, label: str = "") -> str:
         place = IN_MEMORY
     elif module.__name__ != "__main__":
         place = module.__name__
-    else:  # a notebook or an interactive session has no file
-        place = Path(module.__file__).name if getattr(module, "__file__", None) else IN_MEMORY
+    else:
+        script = getattr(module, "__file__", None)  # a notebook or an interactive session has none
+        place = Path(script).name if script else IN_MEMORY
     name = unique = f"{place}:{label}"
     number = 1
     while _given.setdefault(unique, thing) is not thing:  # another object has this name

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, shown
 from drl.core.specs import PlainValue
 
 MOST_WHOLE = 10**15  # of a whole number without a limit of its own
@@ -160,14 +160,6 @@ def check_whole(name: str, value: object, least: int = 1, most: int | None = Non
         span = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise BadInput(f"{name} is {shown(value)}; expected a whole number {span}")
     check_size(name, number)
-
-
-def shown(value: object) -> str:
-    """A value for an error message, cut short."""
-    try:
-        return repr(value)[:200]
-    except ValueError:  # Python does not print a whole number of more than 4300 digits
-        return "a number of thousands of digits"
 
 
 def total_memory() -> float:

@@ -12,10 +12,9 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
-from drl.core.errors import BadInput, UnusableFile, did_you_mean, one_line
+from drl.core.errors import BadInput, UnusableFile, did_you_mean, one_line, shown
 from drl.core.network_parts import is_given
 from drl.core.safe_files import read_plain
-from drl.core.setting_rules import shown
 from drl.envs.env_config import VECTORS
 from drl.envs.env_names import find_object, import_for, import_package_of, is_installed, split_wrapper
 from drl.envs.parallel_vec_env import PREFIX, find_game, game_module

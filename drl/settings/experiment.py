@@ -245,7 +245,7 @@ class Experiment:
         """Make configs from flat names. Errors name `source`."""
         parts, values = cls.sorted_by_part(flat, source)
         try:
-            made = {part: kind(**values[part]) for part, kind in parts.items()}
+            made: PlainDict = {part: kind(**values[part]) for part, kind in parts.items()}
         except BadInput as error:
             raise BadInput(f"{source}: {error}") from None
         return cls(algorithm=flat.get("algorithm", "ppo"), **made)

@@ -34,6 +34,7 @@ class Actor(ABC):
     rnn_state_size: int = 0  # numbers per environment; 0 if not recurrent
     exploration: AnyExploration | None = None  # None: it samples from its policy
     golden_inputs: GoldenInputs | None = None  # observations of its golden pairs; None: random ones
+    distribution: Distribution | None = None  # of its policy; None: it acts by action values
 
     def __init__(self, specs: Specs, normalizer: ObsNormalizer | None = None, rng: np.random.Generator | None = None):
         self.obs_spec: ObsSpec = specs.obs_spec
@@ -49,6 +50,9 @@ class Actor(ABC):
     @abstractmethod
     def explain_encoded(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
         """`explain` for encoded observations `[N, …]`."""
+
+    def outputs(self, obs: Array) -> Array | None:
+        return None
 
     def act(self, obs: object, explore: bool = False, action_mask: Array | None = None) -> Array:
         """`explore=False` gives the best action, for evaluation and deployment. The mask of legal actions is an
@@ -106,6 +110,9 @@ class PolicyActor(Actor):
     def dist_params(self, obs: Array) -> Array:
         """Parameters of the policy's distribution `[N, P]` for encoded observations."""
 
+    def outputs(self, obs: Array) -> Array:
+        return self.dist_params(obs)
+
     @abstractmethod
     def critic(self, obs: Array) -> Array:
         """The critic's estimate for encoded observations `[N]`; called only if `has_value`."""
@@ -129,6 +136,9 @@ class QActor(Actor):
     @abstractmethod
     def q_values(self, obs: Array, noisy: bool = False) -> Array:
         """Expected returns `[N, A]` of encoded observations; `noisy` draws new noise for noisy layers."""
+
+    def outputs(self, obs: Array) -> Array:
+        return self.q_values(obs)
 
     def explain_encoded(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
         q_values = self.q_values(obs)
