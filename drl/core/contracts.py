@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn, Protocol, Self, TypeVar
 import numpy as np
 
 from drl.core.errors import BadInput
-from drl.core.golden_pairs import GoldenInputs
+from drl.core.golden_pairs import Acting
 from drl.core.log import Episode, Log
 from drl.core.normalize import ObsNormalizer
 from drl.core.specs import ActionSpec, AnyArray, Array, EnvValue, ObsSpec, PlainDict
@@ -253,19 +253,14 @@ class Exploration(Stateful, Protocol):
         """Start new episodes in all environments, or where the mask `envs` is True."""
 
 
-class Agent(Stateful, Protocol):
+class Agent(Acting, Stateful, Protocol):
     """Acts with a model, during training and afterwards. Its state: weights, normalizer, exploration, random stream."""
 
-    obs_spec: ObsSpec
-    action_spec: ActionSpec
     normalizer: ObsNormalizer | None
     rng: np.random.Generator  # for exploration; evaluation replaces it temporarily
     variant: str  # model variant
     notes: PlainDict  # about its training, such as the environment; stored on its card
     has_value: bool
-    recurrent: bool  # whether it has an `rnn_state`; then `begin` must be called when episodes begin
-    rnn_state: Array | None  # [N, S] of N environments; evaluation replaces it temporarily
-    golden_inputs: GoldenInputs | None  # observations whose actions are stored with it; None: random ones
 
     @property
     def exploration(self) -> Exploration | None:
@@ -279,9 +274,6 @@ class Agent(Stateful, Protocol):
 
     def sample(self, obs: object) -> Array:
         """`act(obs, explore=True)`."""
-
-    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
-        """Return actions in the policy's units for a batch of encoded observations."""
 
     def explain(self, obs: object, action_mask: Array | None = None) -> dict[str, Array]:
         """Return network outputs for one observation or a batch, as in `act`: state values, probabilities or Q-values

@@ -35,20 +35,20 @@ class GoldenPairs(NamedTuple):
 
 
 class Acting(Protocol):
-    """An agent, as golden pairs need it."""
+    """The part of an agent that maps encoded observations to actions."""
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
-    recurrent: bool
-    rnn_state: Array | None
-    golden_inputs: GoldenInputs | None
+    recurrent: bool  # whether it has an `rnn_state`; then `begin` must be called when episodes begin
+    rnn_state: Array | None  # [N, S] of N environments; evaluation replaces it temporarily
+    golden_inputs: GoldenInputs | None  # observations whose actions are stored with it; None: random ones
     distribution: Distribution | None  # of its policy; None: it acts by action values
 
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
-        """Return actions in the policy's units for encoded observations."""
+        """Return actions in the policy's units for a batch of encoded observations."""
 
     def outputs(self, obs: Array) -> Array | None:
-        """Return distribution parameters or action values for encoded observations; None: it has neither."""
+        """Return distribution parameters or action values for a batch of encoded observations; None: it has neither."""
 
 
 class InputSampler:

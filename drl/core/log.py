@@ -132,7 +132,7 @@ class Log(Mapping[str, float]):
             self.custom[name] = number
 
     @property
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, float]:
         """The counters by name."""
         return {name: getattr(self, name) for name in COUNTERS}
 

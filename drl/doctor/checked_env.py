@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -209,7 +209,7 @@ def obs_faults(space: GymSpace, obs: RawObs, path: str = "the observation") -> I
     elif not isinstance(space, spaces.Text) and not space.contains(obs):
         if isinstance(obs, float | np.floating) or np.asarray(obs).dtype.kind not in NUMBERS:
             yield _dtype(path, obs, space)
-        elif np.shape(obs) != (space.shape or ()):
+        elif np.asarray(obs).shape != (space.shape or ()):
             yield _shape(path, obs, space)
         else:
             yield ObsFault("outside-space", f"{path} is {shown(obs)}, outside {space}", WIDEN)
@@ -267,7 +267,9 @@ def _dtype(path: str, obs: RawObs, space: GymSpace) -> ObsFault:
 
 def _shape(path: str, obs: RawObs, space: GymSpace) -> ObsFault:
     change = "return that shape, or change `observation_space`"
-    return ObsFault("observation-shape", f"{path} has the shape {np.shape(obs)}; its space says {space.shape}", change)
+    return ObsFault(
+        "observation-shape", f"{path} has the shape {np.asarray(obs).shape}; its space says {space.shape}", change
+    )
 
 
 def mask_fault(mask: RawObs, spec: ActionSpec, ended: bool = False) -> tuple[str, str] | None:
@@ -284,7 +286,7 @@ def mask_fault(mask: RawObs, spec: ActionSpec, ended: bool = False) -> tuple[str
     change = f"return {spec.num_choices} numbers of 0 or 1, one per choice, as np.int8"
     parts = mask if isinstance(mask, tuple | list) else [mask]
     try:
-        flat = np.concatenate([np.ravel(part) for part in parts])
+        flat = np.concatenate([np.asarray(part).ravel() for part in parts])
     except ValueError:  # an empty list, or parts that are not arrays
         return f"is {shown(mask)}", change
     if flat.dtype.kind not in NUMBERS or not np.isin(flat, (0, 1)).all():
@@ -317,7 +319,7 @@ def box_columns(space: GymSpace, path: str = "") -> list[tuple[str, float, float
     return found if len(found) <= MOST_NUMBERS else []
 
 
-def box_row(space: GymSpace, obs: RawObs) -> Array:
+def box_row(space: GymSpace, obs: Any) -> Array:
     """Return the numbers named by `box_columns`."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         rows = [box_row(part, obs[key]) for key, part in _parts(space).items()]

@@ -355,7 +355,7 @@ class AsyncVecEnv(ReplayableVecEnv):
     def get(self, name: str) -> list[EnvValue]:
         return self._reach("get", name)
 
-    def set(self, name: str, value: EnvValue) -> None:
+    def set(self, name: str, value: object) -> None:
         self._reach("check_set", name, value)
         self.stats.changed(name, value)
         self._set(name, value)
@@ -363,7 +363,7 @@ class AsyncVecEnv(ReplayableVecEnv):
     def _set(self, name: str, value: object) -> None:
         self._reach("set", name, value)
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> list[EnvValue]:
         answers = self._reach("call", name, (args, kwargs))
         self.stats.called(name, answers, args, kwargs)
         return answers

@@ -74,7 +74,7 @@ def set_on(env: object, name: str, value: object, where: str) -> None:
     setattr(holder(env, name, where), name, value)
 
 
-def call_on(env: object, name: str, arguments: tuple[Sequence[EnvValue], Mapping[str, EnvValue]], where: str) -> object:
+def call_on(env: object, name: str, arguments: tuple[Sequence[object], Mapping[str, object]], where: str) -> object:
     """Call the method of one environment."""
     method = get_from(env, name, where)
     if not callable(method):
@@ -154,7 +154,7 @@ class Changes:
         ]
         self.count, self.known = int(state["count"]), [int(count) for count in state["known"]]
 
-    def set_all(self, set_value: Callable[[str, EnvValue], None]) -> None:
+    def set_all(self, set_value: Callable[[str, object], None]) -> None:
         """Set everything again that can be restored."""
         for made in self.made:
             if not is_lost(made.stored):
@@ -166,7 +166,7 @@ def own_copy(value: EnvValue) -> EnvValue:
     return value if is_lost(stored_or_lost(value)) else copy.deepcopy(value)
 
 
-def set_before(changes: Iterable[Change], set_value: Callable[[str, EnvValue], None]) -> None:
+def set_before(changes: Iterable[Change], set_value: Callable[[str, object], None]) -> None:
     """Set what was set before an episode's reset."""
     for change in changes:
         if change.after < 0:
@@ -174,7 +174,7 @@ def set_before(changes: Iterable[Change], set_value: Callable[[str, EnvValue], N
 
 
 def replayed(
-    actions: Sequence[EnvValue] | Array, changes: Sequence[Change], set_value: Callable[[str, EnvValue], None]
+    actions: Sequence[EnvValue] | Array, changes: Sequence[Change], set_value: Callable[[str, object], None]
 ) -> Iterator[EnvValue]:
     """The actions of an episode, whole numbers as Python's; before each of them, what was set there is set again."""
     if isinstance(actions, np.ndarray) and actions.ndim == 1:

@@ -16,7 +16,7 @@ from drl.core.contracts import EnvChange, VecEnv
 from drl.core.errors import BadInput, EnvFailed, NonFinite, plural
 from drl.core.log import NO_NUMBERS, Change, Episode, Played, wrong_name
 from drl.core.seeding import Seeds
-from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
+from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.env_attributes import Changes
 from drl.envs.faults import reason
@@ -175,10 +175,10 @@ class EpisodeStats:
         """Take note of an attribute that was set."""
         self.changes.add(EnvChange(name, value), self.tick)
 
-    def called(self, name: str, answers: Sequence[object], *arguments: EnvValue) -> None:
+    def called(self, name: str, answers: Sequence[object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Take note of a call of a method: one that returns nothing is called to change something."""
         if all(answer is None for answer in answers):
-            self.changes.add(EnvChange(name, None, arguments), self.tick)
+            self.changes.add(EnvChange(name, None, (args, kwargs)), self.tick)
 
     def running_actions(self, index: int) -> Array:
         """The actions of an environment's running episode, `[length, …]`."""

@@ -186,7 +186,7 @@ class NativeVecEnv(VecEnv):
             return list(self.vector_env.unwrapped.call(name))
         return [get_from(self.vector_env, name, self._where)]
 
-    def set(self, name: str, value: EnvValue) -> None:
+    def set(self, name: str, value: object) -> None:
         if self._singles:
             self._check_all(name)
         else:
@@ -203,7 +203,7 @@ class NativeVecEnv(VecEnv):
         else:
             set_on(self.vector_env, name, value, self._where)
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> list[EnvValue]:
         try:
             if self._singles:
                 self._check_all(name)

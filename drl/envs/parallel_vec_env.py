@@ -369,7 +369,7 @@ class ParallelVecEnv(VecEnv):
     def get(self, name: str) -> list[EnvValue]:
         return [get_from(game, name, self._where(copy)) for copy, game in enumerate(self.games)]
 
-    def set(self, name: str, value: EnvValue) -> None:
+    def set(self, name: str, value: object) -> None:
         for copy, game in enumerate(self.games):
             check_set(game, name, value, self._where(copy))
         self._changes.add(EnvChange(name, value), self.stats.tick)
@@ -382,7 +382,7 @@ class ParallelVecEnv(VecEnv):
     def _set(self, copy: int, name: str, value: object) -> None:
         set_on(self.games[copy], name, value, self._where(copy))
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> list[EnvValue]:
         answers = []
         for copy, game in enumerate(self.games):
             try:

@@ -16,7 +16,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from drl.core.errors import EnvFailed
 from drl.core.processes import start_program
-from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
+from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
 from drl.envs.async_vec_env import GRACE, MOST_SECONDS, PATIENCE, Failure, ignore_signals
 from drl.envs.env_attributes import call_on, set_on
 from drl.envs.env_config import EnvLike, as_config
@@ -107,7 +107,7 @@ class RenderedEnv(gym.Env[object, Array]):
         """Set an attribute, found as by `VecEnv.set`."""
         self._ask("set", cloudpickle.dumps((name, value)))
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> None:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> None:
         """Call a method, found as by `VecEnv.call`."""
         self._ask("call", cloudpickle.dumps((name, (args, kwargs))))
 

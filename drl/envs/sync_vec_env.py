@@ -182,7 +182,7 @@ class SyncVecEnv(ReplayableVecEnv):
                 self.stats.changes.set_all(partial(self._set, index))
         return why
 
-    def _play_again(self, index: int) -> RawObs:
+    def _play_again(self, index: int) -> Array:
         """Bring an environment back into its running episode; returns what it shows there."""
         actions, changes = self.stats.running_actions(index), self.stats.running_changes(index)
         set_value = partial(self._set, index)
@@ -190,12 +190,12 @@ class SyncVecEnv(ReplayableVecEnv):
         obs, _ = self._begin(index, self.stats.seed_of(index))
         for action in replayed(actions, changes, set_value):
             obs = self._steps[index](action)[0]
-        return obs if self._is_box else self.obs_spec.encode_one(obs)
+        return np.asarray(obs) if self._is_box else self.obs_spec.encode_one(obs)
 
     def get(self, name: str) -> list[EnvValue]:
         return [get_from(env, name, self._where(index)) for index, env in enumerate(self.envs)]
 
-    def set(self, name: str, value: EnvValue) -> None:
+    def set(self, name: str, value: object) -> None:
         for index, env in enumerate(self.envs):
             check_set(env, name, value, self._where(index))
         self.stats.changed(name, value)
@@ -211,7 +211,7 @@ class SyncVecEnv(ReplayableVecEnv):
         if name == "_max_episode_steps" and self._limits[index] != NEVER:  # `step` does not ask the TimeLimit
             self._limits[index], self._until_clock = value, 0
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> list[EnvValue]:
         answers = []
         for index, env in enumerate(self.envs):
             try:
