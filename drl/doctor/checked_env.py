@@ -266,10 +266,8 @@ def _dtype(path: str, obs: RawObs, space: GymSpace) -> ObsFault:
 
 
 def _shape(path: str, obs: RawObs, space: GymSpace) -> ObsFault:
-    change = "return that shape, or change `observation_space`"
-    return ObsFault(
-        "observation-shape", f"{path} has the shape {np.asarray(obs).shape}; its space says {space.shape}", change
-    )
+    fault = f"{path} has the shape {np.asarray(obs).shape}; its space says {space.shape}"
+    return ObsFault("observation-shape", fault, "return that shape, or change `observation_space`")
 
 
 def mask_fault(mask: RawObs, spec: ActionSpec, ended: bool = False) -> tuple[str, str] | None:
