@@ -324,11 +324,12 @@ class ActionSpec:
 
     def to_json(self) -> PlainDict:
         """Convert to plain data for the agent's card."""
-        names = ("kind", "sizes", "starts", "shape", "dtype")
-        plain = {name: getattr(self, name) for name in names} | {"low": self.low, "high": self.high}
-        # JSON has no infinity: an open bound is written as null.
-        bound = {k: [None if not np.isfinite(x) else x for x in plain[k]] for k in ("low", "high")}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()} | bound
+
+        def listed(bounds: tuple[float, ...]) -> list[float | None]:
+            return [x if np.isfinite(x) else None for x in bounds]  # JSON has no infinity
+
+        plain = {"kind": self.kind, "sizes": list(self.sizes), "starts": list(self.starts), "shape": list(self.shape)}
+        return plain | {"dtype": self.dtype, "low": listed(self.low), "high": listed(self.high)}
 
     @classmethod
     def from_json(cls, plain: PlainDict) -> "ActionSpec":
