@@ -15,7 +15,6 @@ from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import Factory, Maker, resolve
 from drl.core.specs import Array
 
-AgentClass = Any  # a class of agents, with its classmethod `load`
 PROBES = 2  # observations in a probe; with one alone, shape [1] could be a batch or a column
 
 
@@ -87,8 +86,8 @@ def maker_in(variant: ModelVariant, engine: str) -> Factory:
     return _in_engine(variant, variant.makers, engine)
 
 
-def agent_in(variant: ModelVariant, engine: str) -> AgentClass:
-    """Return the agent class of a variant in an engine."""
+def agent_in(variant: ModelVariant, engine: str) -> Any:
+    """Return the agent class of a variant in an engine, which has a classmethod `load`."""
     return _in_engine(variant, variant.agents, engine)
 
 

@@ -67,7 +67,7 @@ def _compare(agent: Any, graph: PolicyGraph, inputs: Inputs, given: Inputs) -> t
     """The largest difference of an output, and how many actions differ by a tie."""
     raw, mask = raw_observations(graph.obs_spec, inputs), inputs.get(MASK_KEY)
     encoded = graph.obs_spec.encode(raw)
-    values = agent.dist_params(encoded) if graph.distribution else agent.q_values(encoded)
+    values = agent.outputs(encoded)
     expected = {"action": agent.act(raw, action_mask=mask), graph.answer_name: values}
     if graph.rnn_state_size:
         expected["new_rnn_state"] = agent.rnn_state[:, : graph.rnn_state_size]
