@@ -61,7 +61,7 @@ def train_peer(num_envs: int, seed: int, steps: int) -> list[tuple[float, int]]:
     torch.set_num_threads(1)
     episodes: list[tuple[float, int]] = []
 
-    class Collect(BaseCallback):  # type: ignore[misc]
+    class Collect(BaseCallback):
         def _on_step(self) -> bool:
             found = (info["episode"] for info in self.locals["infos"] if "episode" in info)
             episodes.extend((episode["r"], episode["l"]) for episode in found)

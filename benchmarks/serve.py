@@ -102,7 +102,7 @@ def main(settings: Settings) -> None:
         agent: Any = load_agent(path)
         inputs = sample_inputs(PolicyGraph.of(agent), OBSERVATIONS, np.random.default_rng(0))
         obs = raw_observations(agent.obs_spec, inputs)
-        texts = [json.dumps({"obs": row.tolist()}) for row in obs]
+        texts = [json.dumps({"obs": row.tolist()}) for row in np.asarray(obs)]
         bodies = [(HEAD.format(length=len(text)) + text).encode() for text in texts]
         command = [sys.executable, "-m", "drl.cli.entry", "serve", path, "--port", "0"]
         command += ["--batch-window", str(settings.window)]

@@ -56,7 +56,7 @@ def ours(algorithm: str, engine: str, compiled: bool = False) -> Callable[[], No
     configs = (record.model_config(hidden_sizes=(256, 256)), record.config(learning_rate=RATES[algorithm]))
     build_learner = resolve(f"drl.engines.{engine}.build:build_learner")
     agent, learner = build_learner(algorithm, envs, configs, Seeds(0), compile_update=compiled)
-    agent.exploration = make_exploration(record.exploration(), envs.action_spec)
+    agent.exploration = make_exploration(record.exploration(), envs.action_spec)  # type: ignore[arg-type]
     buffer = ReplayBuffer(envs, warmup=WARMUP, batch_size=BATCH, updates_per_log=STEPS)
     trainer = Trainer(envs, agent, learner, buffer)
 

@@ -68,6 +68,8 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.contracts import Buffer as Buffer
     from drl.core.contracts import Learned as Learned
     from drl.core.contracts import Loss as Loss
+    from drl.core.contracts import ReplayBatch as ReplayBatch
+    from drl.core.contracts import RolloutBatch as RolloutBatch
     from drl.core.contracts import Tracker as Tracker
     from drl.core.contracts import VecEnv as VecEnv
     from drl.core.contracts import VecStep as VecStep
@@ -89,8 +91,6 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.specs import Distribution as Distribution
     from drl.core.specs import EnvSpecs as EnvSpecs
     from drl.core.specs import ObsSpec as ObsSpec
-    from drl.core.transition import ReplayBatch as ReplayBatch
-    from drl.core.transition import RolloutBatch as RolloutBatch
     from drl.core.variants import ModelVariant as ModelVariant
     from drl.core.variants import register_variant as register_variant
     from drl.deploy.export_agent import Converted as Converted
@@ -156,7 +156,7 @@ _PUBLIC = {
     "drl.algorithms.td3": "DDPGConfig TD3Config",
     "drl.core.configs": "ActionNoiseConfig ActorCriticConfig EpsilonGreedyConfig ModelConfig QModelConfig "
     "RandomStartConfig ReplayConfig",
-    "drl.core.contracts": "Agent Algorithm Buffer Learned Loss Tracker VecEnv VecStep",
+    "drl.core.contracts": "Agent Algorithm Buffer Learned Loss ReplayBatch RolloutBatch Tracker VecEnv VecStep",
     "drl.core.errors": "BadInput DrlError",
     "drl.core.processes": "RunningServer",
     "drl.core.log": "Episode Log",
@@ -166,7 +166,6 @@ _PUBLIC = {
     "drl.algorithms.search_dimensions": "Choice Real",
     "drl.core.settings": "Settings",
     "drl.core.specs": "ActionSpec Distribution EnvSpecs ObsSpec",
-    "drl.core.transition": "ReplayBatch RolloutBatch",
     "drl.core.variants": "ModelVariant register_variant",
     "drl.deploy.export_agent": "Converted Exported convert export",
     "drl.deploy.serve_call": "serve",

@@ -85,7 +85,7 @@ def sample_actions(agent: Any, folder: Path, temperature: float = 1.0) -> None:
             raise BadInput("--temperature is for agents with a policy; this one acts by action values")
         if not getattr(open_agent(folder).config, "noisy", False):
             raise BadInput("--sampled is for agents with a policy; this one takes the action of the highest value")
-    elif getattr(agent, "distribution", None) is not None and agent.distribution.kind == "deterministic":
+    elif agent.distribution is not None and agent.distribution.kind == "deterministic":
         raise BadInput("--sampled is for random policies; the policy of this agent is deterministic")
     else:
         agent.temperature = temperature

@@ -7,12 +7,11 @@ import numpy as np
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.transition_store import NStep
 from drl.core.configs import ReplayConfig
-from drl.core.contracts import VecStep
+from drl.core.contracts import ReplayBatch, VecStep
 from drl.core.errors import BadInput
 from drl.core.settings import ReplaySettings
 from drl.core.specs import Array, ManySpecs
 from drl.core.state_files import StateDict, StoredRows
-from drl.core.transition import ReplayBatch
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 STATE = ("first", "last", "rows_written", "running", "lost")  # arrays of a HindsightBuffer beside its rows

@@ -7,13 +7,12 @@ import numpy as np
 from drl.buffers.sum_tree import AnySumTree, make_sum_tree
 from drl.buffers.transition_store import FieldStore, FrameStore, NStep, NStepRows, PackedStore, Store
 from drl.core.configs import ReplayConfig, changed_config
-from drl.core.contracts import VecStep
+from drl.core.contracts import ReplayBatch, VecStep
 from drl.core.errors import BadInput
 from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.settings import ReplaySettings
 from drl.core.specs import Array, ManySpecs
 from drl.core.state_files import RowLog, StateDict, StoredRows
-from drl.core.transition import ReplayBatch
 
 if TYPE_CHECKING:
     from drl.buffers.hindsight_buffer import Goals

@@ -5,11 +5,10 @@ from typing import Protocol
 import numpy as np
 
 from drl.core.configs import NoSettings
-from drl.core.contracts import VecStep
+from drl.core.contracts import RolloutBatch, VecStep
 from drl.core.errors import BadInput
 from drl.core.specs import Array, DType, ManySpecs
 from drl.core.state_files import StateDict
-from drl.core.transition import RolloutBatch
 
 WINDOW = ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs")  # arrays of a RolloutBuffer
 EPISODE = ("obs", "action", "reward", "terminated", "truncated", "action_mask")  # rows of an EpisodeBuffer

@@ -71,7 +71,7 @@ class NStep:
             return None
         columns = [np.array(column) for column in zip(*complete, strict=True)]
         both = (None if column[0] is None else np.array(column) for column in zip(*masks, strict=True))
-        return NStepRows(*columns[:7], *both)  # type: ignore[call-arg]
+        return NStepRows(*columns[:7], *both)
 
     def cut(self) -> None:
         """Drop the transitions that wait for their n-th step."""

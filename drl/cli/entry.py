@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from drl import __version__
 from drl.core.errors import BadInput, DrlError, Interrupted, advice_of, did_you_mean, printable, raised_at
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from drl.core.configs import Dataclass
+
+DataclassT = TypeVar("DataclassT", bound="Dataclass")
 MOST_LETTERS = 1000  # longest error message
 
 # Subcommand → dataclass of its flags, or function of its words, in drl.cli; and help text.
@@ -146,7 +149,7 @@ def _one_line(text: str) -> str:
     return printable(text)
 
 
-def run_script(main: Callable[[T], None], settings: type[T]) -> NoReturn:
+def run_script(main: Callable[[DataclassT], None], settings: type[DataclassT]) -> NoReturn:
     """Run your own script. The fields of `settings` (a dataclass) are its flags; errors print one line."""
     from drl.cli.flags import parse_flags
 

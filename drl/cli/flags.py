@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
-from drl.core.configs import ConfigClass
+from drl.core.configs import ConfigClass, Dataclass
 from drl.core.errors import BadInput, did_you_mean, shown
 from drl.core.specs import PlainDict
 
 T = TypeVar("T")
+DataclassT = TypeVar("DataclassT", bound=Dataclass)
 Positional = Annotated[T, "positional"]  # type of a field that is given without a flag
 Explain = Callable[[str, str], str | None]  # (unknown setting, its value) → what to type instead
 
@@ -239,6 +240,6 @@ def comments_of(kind: ConfigClass) -> dict[str, str]:
     return comments
 
 
-def parse_flags(kind: type[T], words: Iterable[str], prog: str, description: str = "") -> T:
+def parse_flags(kind: type[DataclassT], words: Iterable[str], prog: str, description: str = "") -> DataclassT:
     """Make `kind` from the command line."""
     return kind(**Parser(prog, description or kind.__doc__ or "", {"": kind}).parse(words))

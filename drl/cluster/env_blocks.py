@@ -258,14 +258,14 @@ class CollectorActor:
     def get(self, name: str) -> list[EnvValue]:
         return [value for block in self.blocks.values() for value in block.get(name)]
 
-    def set(self, name: str, value: EnvValue) -> dict[int, StateDict]:
+    def set(self, name: str, value: object) -> dict[int, StateDict]:
         """The states of the environments of every block afterwards."""
         for block in self.blocks.values():
             block.set(name, value)
         return self._states()
 
     def call(
-        self, name: str, args: tuple[EnvValue, ...], kwargs: dict[str, EnvValue]
+        self, name: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[list[EnvValue], dict[int, StateDict]]:
         """What the methods returned, and the states afterwards."""
         answers = [answer for block in self.blocks.values() for answer in block.call(name, *args, **kwargs)]

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drl.cluster.ray_cluster import import_ray, open_cluster
-from drl.core.contracts import Agent, Learned
+from drl.core.contracts import Agent, Batch, Learned
 from drl.core.errors import BadInput, LearnerFailed
 from drl.core.network_parts import import_plugins, resolve
 from drl.core.specs import Array
 from drl.core.state_files import StateDict
-from drl.core.transition import Batch
 from drl.trainer.trainer import Trainer
 
 if TYPE_CHECKING:

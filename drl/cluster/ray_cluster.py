@@ -59,7 +59,7 @@ def import_ray(address: str) -> "ModuleType":
         import ray
     except ImportError as error:
         raise MissingExtra(f"--cluster {address}", "ray", error) from None
-    return ray  # type: ignore[no-any-return]
+    return ray
 
 
 def check_needs(ray: "ModuleType", address: str, needs: "Needs") -> None:

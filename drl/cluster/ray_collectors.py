@@ -134,13 +134,13 @@ class RayCollectors:
         answers: list[list[EnvValue]] = self._reach("get", name)
         return [value for values in answers for value in values]
 
-    def set(self, name: str, value: EnvValue) -> None:
+    def set(self, name: str, value: object) -> None:
         self._settle()
         self._reach("get", name)  # a name that one of them lacks is refused before any is changed
         self._moved(self._reach("set", name, value))
         self._remember(EnvChange(name, value))
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> list[EnvValue]:
         self._settle()
         answers = self._reach("call", name, args, kwargs)
         self._moved([states for _, states in answers])
@@ -167,7 +167,7 @@ class RayCollectors:
         for number, envs in ((number, envs) for each in states for number, envs in each.items()):
             self.states[number] = self.states[number]._replace(envs=envs, since=())
 
-    def _reach(self, method: str, *content: EnvValue) -> list[EnvValue]:
+    def _reach(self, method: str, *content: object) -> list[EnvValue]:
         try:
             calls = [getattr(process.actor, method).remote(*content) for process in self.processes]
             answers: list[EnvValue] = self.ray.get(calls, timeout=START + self.timeout)

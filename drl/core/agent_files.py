@@ -7,8 +7,7 @@ agent/weights-<checksum>.safetensors
 agent/README.md                     for people, and for the Hugging Face Hub
 ```
 The card is replaced last and atomically, so the weights that a card names always exist. It holds the checksum of the
-weights and one of its own content; cards of format 2 have only the former. `Start` copies the weights of an agent into
-another model (`--from`).
+weights and one of its own content. `Start` copies the weights of an agent into another model (`--from`).
 """
 
 import hashlib
@@ -36,21 +35,13 @@ from drl.core.variants import ModelVariant, find_variant
 
 AGENT_FORMAT = 3
 REQUIRED = (
-    "engine",
-    "variant",
-    "architecture",
-    "distribution",
-    "obs_spec",
-    "action_spec",
-    "normalizer",
-    "weights",
-    "checksum",
-    "notes",
-)
+    "engine", "variant", "architecture", "distribution", "obs_spec", "action_spec", "normalizer", "weights",
+    "checksum", "notes",
+)  # fmt: skip
 
 
 def write_agent(folder: Path, card: PlainDict, arrays: dict[str, Array]) -> None:
-    """Write weights and card; an older agent in the folder is replaced at once or not at all."""
+    """Write weights and card. An older agent in the folder is replaced atomically."""
     remove_drafts(folder)
     content = arrays_as_bytes(arrays)
     checksum = hashlib.sha256(content).hexdigest()
@@ -64,7 +55,7 @@ def write_agent(folder: Path, card: PlainDict, arrays: dict[str, Array]) -> None
 
 
 def find_agent(path: str | Path) -> Path:
-    """The agent's folder, given that folder, its run folder, or the card."""
+    """Return the agent's folder. `path` is that folder, its run folder, or the card."""
     given = Path(path)
     if not given.exists():
         raise BadInput(f"{given} does not exist; give a run folder or an agent folder")
@@ -77,9 +68,9 @@ def find_agent(path: str | Path) -> Path:
 
 
 def read_agent(path: str | Path) -> tuple[PlainDict, dict[str, Array]]:
-    """The card and the arrays, after verification."""
+    """Return the card and the arrays, after verification."""
     folder = find_agent(path)
-    card = read_sealed(folder / "card.json", (2, AGENT_FORMAT), unsealed=2)
+    card = read_sealed(folder / "card.json", AGENT_FORMAT)
     missing = [key for key in REQUIRED if key not in card]
     if missing:
         raise UnusableFile(f"{folder}/card.json lacks {', '.join(missing)}; restore it from a copy")
@@ -123,8 +114,8 @@ def open_agent(path: str | Path) -> StoredAgent:
     except UnusableFile:
         raise
     except Exception as error:  # the card is untrusted: parsing it can raise anything
-        said = one_line(error)
-        raise UnusableFile(f"the card of {path} describes an agent that this drl cannot build ({said})") from None
+        reason = one_line(error)
+        raise UnusableFile(f"the card of {path} describes an agent that this drl cannot build ({reason})") from None
 
 
 def _stored(card: PlainDict, arrays: dict[str, Array], variant: ModelVariant) -> StoredAgent:
@@ -142,7 +133,7 @@ def _stored(card: PlainDict, arrays: dict[str, Array], variant: ModelVariant) ->
 
 
 def _config(kind: ConfigClass, plain: PlainDict) -> Config:
-    """A model's config from plain data. Every value must have the type that its field states."""
+    """Make a model's config of plain data. Every value must have the type of its field."""
     values: PlainDict = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     for name, value in values.items():
         stated, optional = stated_type(kind, name)
@@ -157,14 +148,14 @@ def _config(kind: ConfigClass, plain: PlainDict) -> Config:
 
 
 def _least_weights(config: Config, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
-    """A lower bound on the number of weights of a built-in model, computed without allocating it."""
+    """Return a lower bound on the number of weights of a built-in model, without allocating it."""
     if not isinstance(config, ModelConfig | QModelConfig) or config.backbone not in ("auto", "mlp", "cnn", "conv1d"):
         return 0
     shape, least = obs_spec.shape, 0
     images = len(shape) == 3 and min(shape[1:]) >= 36
     if config.backbone == "cnn" or (config.backbone == "auto" and images):
-        seen = math.prod(((side - 8) // 4 - 2) // 2 - 2 for side in shape[1:])  # of three convolutions
-        features, least = config.cnn_features, 64 * seen * config.cnn_features
+        pixels = math.prod(((side - 8) // 4 - 2) // 2 - 2 for side in shape[1:])  # after three convolutions
+        features, least = config.cnn_features, 64 * pixels * config.cnn_features
     elif config.backbone == "conv1d":
         features = (config.hidden_sizes or (64,))[-1]
     else:
@@ -211,15 +202,14 @@ def save_agent(
     params: dict[str, Array],
     notes: PlainDict,
 ) -> None:
-    """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card, with the
-    agent's own."""
+    """Write the deployable agent: safetensors weights and a JSON card with the agent's notes and these `notes`, which
+    are plain data."""
     arrays = {f"model.{name}": array for name, array in params.items()}
-    distribution: Distribution | None = getattr(agent, "distribution", None)
     card: PlainDict = {
         "engine": engine,
         "variant": agent.variant,
         "architecture": architecture,
-        "distribution": None if distribution is None else distribution.kind,
+        "distribution": None if agent.distribution is None else agent.distribution.kind,
         "obs_spec": agent.obs_spec.to_json(),
         "action_spec": agent.action_spec.to_json(),
         "normalizer": None,
@@ -233,9 +223,11 @@ def save_agent(
     try:
         if (pairs := make_pairs(agent)) is not None:
             card["golden_pairs"] = pairs_to_json(pairs)
-    except Exception as error:  # a model of the user's own can raise anything
-        said = one_line(error)
-        warnings.warn(f"the agent in {folder} has no golden pairs, because it cannot act on them: {said}", stacklevel=3)
+    except Exception as error:  # a user's model can raise anything
+        reason = one_line(error)
+        warnings.warn(
+            f"the agent in {folder} has no golden pairs, because it cannot act on them: {reason}", stacklevel=3
+        )
     card |= {"versions": versions(), "notes": agent.notes | notes}
     write_agent(Path(folder), card, arrays)
     write_readme(Path(folder), card)
@@ -256,7 +248,7 @@ def write_readme(folder: Path, card: PlainDict) -> None:
 
 
 def readme(card: PlainDict) -> str:
-    """A model card in Markdown. The agent's card may come from anybody: texts are quoted, other types left out."""
+    """Return a model card in Markdown. The agent's card is untrusted: texts are quoted, other types left out."""
     notes: PlainDict = card["notes"]
     env, algorithm, license_id = (_text(notes.get(name)) for name in ("env", "algorithm", "license"))
     title = f"{algorithm or 'agent'} in {env}" if env else f"{algorithm or 'agent'} without a named environment"
@@ -310,7 +302,7 @@ action = agent.act(observation)
 
 
 def _score(notes: PlainDict) -> str | None:
-    """The mean return as text, with its deviation where there was an evaluation."""
+    """Return the mean return as text; after an evaluation with its standard deviation."""
     evaluation = _dict(notes.get("evaluation"))
     mean, deviation = evaluation.get("mean_return", notes.get("mean_return")), evaluation.get("std_return")
     if not is_score(mean):
@@ -323,7 +315,7 @@ def _dict(value: PlainValue) -> PlainDict:
 
 
 def _text(value: PlainValue) -> str:
-    """A text in one printable line, cut short; "" for anything else.
+    """Return a text as one short printable line; "" for other types.
 
     >>> _text("Cart\\nPole"), _text(3)
     ('Cart Pole', '')
@@ -333,7 +325,7 @@ def _text(value: PlainValue) -> str:
 
 
 def _code(value: PlainValue) -> str:
-    """A value as code, where Markdown has no other meaning.
+    """Format a value as inline code, so that Markdown in it has no effect.
 
     >>> _code("a `b` <c>")
     "`a 'b' <c>`"
@@ -342,7 +334,7 @@ def _code(value: PlainValue) -> str:
 
 
 class Start:
-    """The weights of an agent, as far as they fit another model."""
+    """The weights of an agent, for another model where they fit."""
 
     def __init__(self, path: str | Path):
         self.source: str = str(path)
@@ -350,7 +342,7 @@ class Start:
         self.left_out: list[str] = []  # parameters that stay as they are, with the reason
 
     def fitted(self, own: Mapping[str, Array]) -> dict[str, Array]:
-        """The parameters of a new model, by name, replaced where the agent has one of the same name and shape."""
+        """Return a new model's parameters, replaced where the agent has one of the same name and shape."""
         given, fitted = self.stored.params, dict(own)
         self.left_out.clear()
         for name, array in own.items():
@@ -366,9 +358,8 @@ class Start:
         return fitted
 
     def check_obs(self, obs_spec: ObsSpec, normalized: bool) -> None:
-        """Raise unless observations mean the same to both."""
-        if self.stored.obs_spec != obs_spec:
-            there = self.stored.obs_spec
+        """Raise unless agent and model have the same observations."""
+        if (there := self.stored.obs_spec) != obs_spec:
             raise BadInput(
                 f"{self.source} was trained on {there.kind} observations {there.shape}, and these are {obs_spec.kind} "
                 f"{obs_spec.shape}; weights can only be taken over for the same observations"

@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import yaml
@@ -44,15 +44,25 @@ from drl.core.setting_rules import (
 from drl.core.specs import ObsSpec, PlainDict
 
 Config = Any  # an instance of a config dataclass, one of ours or a plugin's
-ConfigClass = type[Any]
 OPTIMIZER_NAMES: tuple[str, ...] = ("sgd", "adam", "adamw", "rmsprop", "muon")
-ConfigT = TypeVar("ConfigT")
 # Settings as users give them; configs hold their `plain_setting`.
 Whole = int | np.integer[Any]
 Number = float | Whole | np.floating[Any]
 Switch = bool | np.bool_
 AnyPath = str | os.PathLike[str]
 Rate = Number | Callable[[float], float]  # a number, or a function from the share of the time used to the value
+
+
+class Dataclass(Protocol):
+    """An instance of a dataclass, as `dataclasses.fields` and `replace` take it."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __init__(self, **settings: Any): ...
+
+
+ConfigClass = type[Dataclass]
+ConfigT = TypeVar("ConfigT", bound=Dataclass)
 
 
 def stated_type(kind: ConfigClass, name: str) -> tuple[Any, bool]:
@@ -74,70 +84,34 @@ def settle_optimizer(config: Config) -> None:
         given = f"{'torch.optim' if library == 'torch' else library}.{getattr(given, '__name__', '')}"
     if not (isinstance(given, str) and LIBRARY_OPTIMIZER.fullmatch(given)):
         given = name_in(OPTIMIZERS, "optimizer", given, lambda function: function, OPTIMIZER_NAMES)
-    pairs = config.optimizer_kwargs
+    pairs = as_pairs("optimizer_kwargs", config.optimizer_kwargs)
     object.__setattr__(config, "optimizer", given)
-    object.__setattr__(config, "optimizer_kwargs", as_pairs("optimizer_kwargs", pairs))
-    if "lr" in dict(plain_pairs("optimizer_kwargs", config.optimizer_kwargs)):
+    object.__setattr__(config, "optimizer_kwargs", pairs)
+    if "lr" in plain_pairs("optimizer_kwargs", pairs):
         raise BadInput("optimizer_kwargs has lr, which learning_rate sets before every step; use learning_rate")
 
 
 def changed_config(kind: type[ConfigT], config: ConfigT | None, settings: Mapping[str, Any]) -> ConfigT:
     """Return `config`, or the default config if it is None, with some fields changed."""
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = [field.name for field in dataclasses.fields(kind)]
     for name in settings:
         if name not in known:
             raise BadInput(f"{kind.__name__} has no setting {name!r}; {did_you_mean(name, known)}")
-    return kind(**settings) if config is None else replace(config, **settings)  # type: ignore[type-var]
+    return kind(**settings) if config is None else replace(config, **settings)
 
 
 _WIDTHS = Rule("up to 100 widths of at least 1", lambda x: len(x) <= 100 and min(x, default=1) > 0)
 _WIDTH = Rule("a width of at least 1", lambda x: x >= 1)
-_NETWORK: Rules = {_WIDTHS: "hidden_sizes", _WIDTH: "cnn_features", FROM_0_BELOW_1: "dropout"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Networks of the policy gradient algorithms."""
+class NetworkConfig:
+    """Settings of every network."""
 
     backbone: str = "auto"  # auto · mlp · simba · cnn · conv1d, or one registered by a plugin
     backbone_kwargs: tuple[str, ...] = ()  # arguments of a plugin's backbone: NAME=VALUE pairs with YAML values
     head: str = "auto"  # auto, or a policy head registered by a plugin
     hidden_sizes: tuple[int, ...] = (64, 64)  # widths of the MLP; the last one is the feature width of conv1d
-    cnn_features: int = 512  # feature width of the cnn
-    # Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish ·
-    # softplus · sigmoid, or a function.
-    activation: str = "tanh"
-    # Weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
-    # a function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0.
-    init: str = "auto"
-    # Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout.
-    dropout: float = 0.0
-    freeze: tuple[str, ...] = ()  # names of parameters that are not trained; `*` matches anything: backbone.*
-    shared: bool = False  # one backbone for actor and critic, recurrent layer included
-    recurrent: str = "none"  # none · gru · lstm: a recurrent layer between backbone and head, for ppo and a2c
-    recurrent_size: int = 64  # width of the recurrent layer
-    distribution: str = "auto"  # auto · gaussian · tanh_gaussian (state-dependent std), for Box actions
-    log_std_init: float = 0.0  # initial log standard deviation of a Gaussian policy
-
-    RULES: ClassVar[Rules] = {
-        **_NETWORK,
-        one_of("none", "gru", "lstm"): "recurrent",
-        _WIDTH: "cnn_features recurrent_size",
-        one_of("auto", "gaussian", "tanh_gaussian"): "distribution",
-    }
-
-    def __post_init__(self) -> None:
-        _check_network(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class QModelConfig:
-    """Network of a Q-value model."""
-
-    backbone: str = "auto"  # auto · mlp · simba · cnn · conv1d, or one registered by a plugin
-    backbone_kwargs: tuple[str, ...] = ()  # arguments of a plugin's backbone: NAME=VALUE pairs with YAML values
-    head: str = "auto"  # auto, or a Q-value head registered by a plugin
-    hidden_sizes: tuple[int, ...] = (128, 128)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
     # Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish ·
     # softplus · sigmoid, or a function.
@@ -148,6 +122,61 @@ class QModelConfig:
     # Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout.
     dropout: float = 0.0
     freeze: tuple[str, ...] = ()  # names of parameters that are not trained; `*` matches anything: backbone.*
+
+    RULES: ClassVar[Rules] = {_WIDTHS: "hidden_sizes", _WIDTH: "cnn_features", FROM_0_BELOW_1: "dropout"}
+
+    def __post_init__(self) -> None:
+        for part, name, table in (("backbone", self.backbone, BACKBONES), ("head", self.head, HEADS)):
+            if name != "auto" and name not in table:
+                raise BadInput(
+                    f"{part} is {name!r}; {did_you_mean(name, ['auto', *table])}; for a custom one, import the module "
+                    "that registers it: --plugins MODULE"
+                )
+        settled = {
+            "activation": name_in(ACTIVATIONS, "activation", self.activation, _activation),
+            "init": name_in(INITIALIZATIONS, "init", self.init, lambda function: function, ("auto",)),
+            "backbone_kwargs": as_pairs("backbone_kwargs", self.backbone_kwargs),
+        }
+        for name, value in settled.items():
+            object.__setattr__(self, name, value)
+        check_fields(self)
+        plain_pairs("backbone_kwargs", self.backbone_kwargs)
+
+
+def _activation(function: Factory) -> NetworkPart:
+    """Make a network part of an activation function. A class is a PyTorch module and runs in torch only."""
+    return NetworkPart(function) if isinstance(function, type) else NetworkPart(function, function)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(NetworkConfig):
+    """Networks of the policy gradient algorithms."""
+
+    # Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish ·
+    # softplus · sigmoid, or a function.
+    activation: str = "tanh"
+    # Weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
+    # a function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0.
+    init: str = "auto"
+    shared: bool = False  # one backbone for actor and critic, recurrent layer included
+    recurrent: str = "none"  # none · gru · lstm: a recurrent layer between backbone and head, for ppo and a2c
+    recurrent_size: int = 64  # width of the recurrent layer
+    distribution: str = "auto"  # auto · gaussian · tanh_gaussian (state-dependent std), for Box actions
+    log_std_init: float = 0.0  # initial log standard deviation of a Gaussian policy
+
+    RULES: ClassVar[Rules] = {
+        one_of("none", "gru", "lstm"): "recurrent",
+        _WIDTH: "recurrent_size",
+        one_of("auto", "gaussian", "tanh_gaussian"): "distribution",
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class QModelConfig(NetworkConfig):
+    """Network of a Q-value model."""
+
+    head: str = "auto"  # auto, or a Q-value head registered by a plugin
+    hidden_sizes: tuple[int, ...] = (128, 128)  # widths of the MLP; the last one is the feature width of conv1d
     dueling: bool = False  # dueling network: Q = V + A − mean A
     noisy: bool = False  # noisy linear layers, which also provide the exploration
     noisy_sigma: float = 0.5  # initial scale of the noise, relative to the scale of the weights
@@ -157,14 +186,13 @@ class QModelConfig:
     v_max: float = 10.0  # c51: largest return of the support
 
     RULES: ClassVar[Rules] = {
-        **_NETWORK,
         one_of("none", "c51", "qr"): "distributional",
         WHOLE_FROM_2: "num_atoms",
         ABOVE_0: "noisy_sigma",
     }
 
     def __post_init__(self) -> None:
-        _check_network(self)
+        super().__post_init__()
         if self.noisy and self.init != "auto":
             raise BadInput(f"init is {self.init!r}, but noisy layers have one of their own; leave one of both out")
         if not self.v_min < self.v_max:
@@ -177,24 +205,11 @@ class QModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig:
+class ActorCriticConfig(NetworkConfig):
     """A policy and an ensemble of critics Q(s, a) with separate networks."""
 
-    backbone: str = "auto"  # auto · mlp · simba · cnn · conv1d, or one registered by a plugin
-    backbone_kwargs: tuple[str, ...] = ()  # arguments of a plugin's backbone: NAME=VALUE pairs with YAML values
-    head: str = "auto"  # auto, or a policy head registered by a plugin
     hidden_sizes: tuple[int, ...] = (256, 256)  # widths of the actor's MLP; of simba: one residual block per entry
     critic_hidden_sizes: tuple[int, ...] | None = None  # the same for each critic; None: hidden_sizes
-    cnn_features: int = 512  # feature width of the cnn
-    # Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish ·
-    # softplus · sigmoid, or a function.
-    activation: str = "relu"
-    # Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
-    # a function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0.
-    init: str = "auto"
-    # Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout.
-    dropout: float = 0.0
-    freeze: tuple[str, ...] = ()  # names of parameters that are not trained; `*` matches anything: backbone.*
     layer_norm: bool = False  # layer normalization before every activation of an MLP
     batch_renorm: bool = False  # batch renormalization in the critics' MLPs
     renorm_warmup: int = 100_000  # updates with plain batch normalization before renormalization starts
@@ -205,16 +220,15 @@ class ActorCriticConfig:
     v_max: float = 10.0  # c51: largest return of the support
 
     RULES: ClassVar[Rules] = {
-        **_NETWORK,
         one_of("none", "c51", "qr"): "distributional",
         WHOLE_FROM_2: "num_atoms",
         WHOLE_FROM_1: "num_critics",
         WHOLE_FROM_0: "renorm_warmup",
-        _WIDTHS: "hidden_sizes critic_hidden_sizes",
+        _WIDTHS: "critic_hidden_sizes",
     }
 
     def __post_init__(self) -> None:
-        _check_network(self)
+        super().__post_init__()
         if not self.v_min < self.v_max:
             raise BadInput(f"v_min is {self.v_min} and v_max is {self.v_max}; expected v_min below v_max")
         if self.backbone == "simba" and (self.layer_norm or self.batch_renorm):
@@ -232,28 +246,6 @@ class ActorCriticConfig:
 
 
 AnyModelConfig = ModelConfig | QModelConfig | ActorCriticConfig
-
-
-def _check_network(config: AnyModelConfig) -> None:
-    for part, table in (("backbone", BACKBONES), ("head", HEADS)):
-        name = getattr(config, part)
-        if name != "auto" and name not in table:
-            raise BadInput(
-                f"{part} is {name!r}; {did_you_mean(name, ['auto', *table])}; for a custom one, import the module "
-                "that registers it: --plugins MODULE"
-            )
-    activation = name_in(ACTIVATIONS, "activation", config.activation, _activation)
-    init = name_in(INITIALIZATIONS, "init", config.init, lambda function: function, ("auto",))
-    object.__setattr__(config, "activation", activation)
-    object.__setattr__(config, "init", init)
-    check_fields(config)
-    object.__setattr__(config, "backbone_kwargs", as_pairs("backbone_kwargs", config.backbone_kwargs))
-    plain_pairs("backbone_kwargs", config.backbone_kwargs)
-
-
-def _activation(function: Factory) -> NetworkPart:
-    """Make a network part of an activation function. A class is a PyTorch module and runs in torch only."""
-    return NetworkPart(function) if isinstance(function, type) else NetworkPart(function, function)
 
 
 def backbone_name(config: AnyModelConfig, obs_spec: ObsSpec) -> str:

@@ -2,18 +2,28 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
 
 from drl.core.errors import BadInput
-from drl.core.golden_pairs import GoldenInputs
+from drl.core.golden_pairs import Acting
 from drl.core.log import Episode, Log
 from drl.core.normalize import ObsNormalizer
 from drl.core.specs import ActionSpec, AnyArray, Array, EnvValue, ObsSpec, PlainDict
 from drl.core.state_files import StateDict
-from drl.core.transition import Batch
+
+
+class Stateful(Protocol):
+    """A part with a state that checkpoints store."""
+
+    def state_dict(self) -> StateDict:
+        """Return the state as plain data and arrays."""
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore such a state."""
 
 
 class VecStep(NamedTuple):
@@ -38,21 +48,95 @@ class VecStep(NamedTuple):
         return over
 
 
+@dataclass(frozen=True)
+class Transition:
+    """Transitions of one or many environments. `next_obs` is the true successor, even at the end of an episode: its
+    value is 0 if `terminated`, and counts if only `truncated`."""
+
+    obs: Array
+    action: Array  # in the policy's units
+    reward: Array
+    terminated: Array
+    truncated: Array
+    next_obs: Array
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of experience from a buffer."""
+
+    obs: Array
+    action: Array  # in the policy's units
+    reward: Array
+
+    def normalized(self, normalizer: ObsNormalizer) -> Self:
+        """Return this batch with observations normalized as they were when the agent acted."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RolloutBatch(Batch):
+    """A window of experience, time-major. The successor of row t is row t + 1 of `obs`, or `last_obs`. Where an episode
+    ended, it is in `final_obs`, and its flat position (t · N + n) is in `final_index`."""
+
+    obs: Array  # [T, N, …]
+    action: Array  # [T, N, …] in the policy's units
+    reward: Array  # [T, N]
+    terminated: Array  # [T, N] bool
+    truncated: Array  # [T, N] bool
+    valid: Array  # [T, N] bool; False in rows where an environment only reset itself
+    last_obs: Array  # [N, …]
+    final_index: Array  # [E] int
+    final_obs: Array  # [E, …]
+    rnn_state: Array | None = None  # [N, S] of a recurrent agent at the start of the window
+    action_mask: Array | None = None  # [T, N, choices] bool: legal actions; None: all
+
+    def normalized(self, normalizer: ObsNormalizer) -> Self:
+        obs, last_obs, final_obs = (normalizer(array) for array in (self.obs, self.last_obs, self.final_obs))
+        return replace(self, obs=obs, last_obs=last_obs, final_obs=final_obs)
+
+    def transition(self) -> Transition:
+        """Return the valid rows with all successors, flattened to `[B, …]`."""
+        next_obs = np.concatenate([self.obs[1:], self.last_obs[None]])
+        next_obs.reshape(-1, *self.last_obs.shape[1:])[self.final_index] = self.final_obs
+        rows = (self.obs, self.action, self.reward, self.terminated, self.truncated, next_obs)
+        return Transition(*(array[self.valid] for array in rows))
+
+
+@dataclass(frozen=True)
+class ReplayBatch(Batch):
+    """Transitions sampled from a replay buffer, `[B, …]`. The arrays are overwritten by the next batch."""
+
+    obs: Array
+    action: Array
+    reward: Array  # discounted sum over k steps
+    terminated: Array  # 1.0 where the value of `next_obs` is 0
+    discount: Array  # γ^k, where k is the number of steps in the n-step return
+    next_obs: Array
+    weight: Array  # importance weights, at most 1; all 1 in uniform replay
+    index: Array  # position of each row in the buffer
+    next_action_mask: Array | None = None  # [B, choices] bool: legal actions in `next_obs`; None: all
+    action_mask: Array | None = None  # the same for `obs`
+
+    def normalized(self, normalizer: ObsNormalizer) -> Self:
+        return replace(self, obs=normalizer(self.obs), next_obs=normalizer(self.next_obs))
+
+
 class EnvChange(NamedTuple):
     """A call of `set`, or of `call` for a method that returns nothing."""
 
     name: str
-    value: EnvValue = None  # new value of the attribute
-    arguments: tuple[tuple[EnvValue, ...], dict[str, EnvValue]] | None = None  # of a method; None: an attribute was set
+    value: object = None  # new value of the attribute
+    arguments: tuple[tuple[object, ...], dict[str, object]] | None = None  # of a method; None: an attribute was set
 
 
 class ChangeableEnvs(Protocol):
     """Environments whose attributes can be set, in this process or in others."""
 
-    def set(self, name: str, value: EnvValue) -> None:
+    def set(self, name: str, value: object) -> None:
         """Set an attribute that every environment has."""
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> EnvValue:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> object:
         """Call a method of every environment."""
 
 
@@ -62,7 +146,7 @@ class ReachableEnvs(ChangeableEnvs, Protocol):
     def get(self, name: str) -> list[EnvValue]:
         """Return the attribute of every environment."""
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> list[EnvValue]:
         """Call a method of every environment and return the results."""
 
     @property
@@ -121,22 +205,24 @@ class VecEnv(ABC):
     def get(self, name: str) -> list[EnvValue]:
         """Return the attribute `name` of every environment, searched from the outermost wrapper inward. A vector
         environment that has the attribute itself returns one value, a multi-agent game one for each copy."""
-        raise BadInput(f"cannot get {name!r} of {self.env_id!r}: {self.unreachable}")
+        raise self._unreachable("get", name)
 
-    def set(self, name: str, value: EnvValue) -> None:
+    def set(self, name: str, value: object) -> None:
         """Set an attribute of every environment where `get` finds it. Raises if an environment does not have it. The
         value applies immediately and survives `load_state_dict`."""
-        raise BadInput(f"cannot set {name!r} of {self.env_id!r}: {self.unreachable}")
+        raise self._unreachable("set", name)
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> list[EnvValue]:
         """Call a method of every environment, found as by `get`, and return the results. `load_state_dict` does not
         repeat calls; use `set` for lasting changes."""
-        raise BadInput(f"cannot call {name!r} of {self.env_id!r}: {self.unreachable}")
+        raise self._unreachable("call", name)
+
+    def _unreachable(self, what: str, name: str) -> BadInput:
+        return BadInput(f"cannot {what} {name!r} of {self.env_id!r}: {self.unreachable}")
 
     @property
     def changes(self) -> list[EnvChange]:
-        """Changes to repeat in new environments: attributes that were set, and calls of methods that returned nothing,
-        in order."""
+        """Changes to repeat in new environments, in order: attributes set, and calls that returned nothing."""
         return []
 
     @abstractmethod
@@ -150,8 +236,9 @@ class VecEnv(ABC):
         self.close()
 
 
-class Exploration(Protocol):
-    """Exploration of an agent in training. It belongs to the agent; the trainer sets the step count."""
+class Exploration(Stateful, Protocol):
+    """Exploration of an agent in training, with its state within episodes and its random stream. It belongs to the
+    agent; the trainer sets the step count."""
 
     carries: bool  # whether it has state within an episode
 
@@ -165,26 +252,15 @@ class Exploration(Protocol):
     def begin(self, envs: Array | None = None) -> None:
         """Start new episodes in all environments, or where the mask `envs` is True."""
 
-    def state_dict(self) -> StateDict:
-        """State within episodes, and the random stream."""
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Restore such a state."""
+class Agent(Acting, Stateful, Protocol):
+    """Acts with a model, during training and afterwards. Its state: weights, normalizer, exploration, random stream."""
 
-
-class Agent(Protocol):
-    """Acts with a model, during training and afterwards."""
-
-    obs_spec: ObsSpec
-    action_spec: ActionSpec
     normalizer: ObsNormalizer | None
     rng: np.random.Generator  # for exploration; evaluation replaces it temporarily
     variant: str  # model variant
     notes: PlainDict  # about its training, such as the environment; stored on its card
     has_value: bool
-    recurrent: bool  # whether it has an `rnn_state`; then `begin` must be called when episodes begin
-    rnn_state: Array | None  # [N, S] of N environments; evaluation replaces it temporarily
-    golden_inputs: GoldenInputs | None  # observations whose actions are stored with it; None: random ones
 
     @property
     def exploration(self) -> Exploration | None:
@@ -198,9 +274,6 @@ class Agent(Protocol):
 
     def sample(self, obs: object) -> Array:
         """`act(obs, explore=True)`."""
-
-    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
-        """Return actions in the policy's units for a batch of encoded observations."""
 
     def explain(self, obs: object, action_mask: Array | None = None) -> dict[str, Array]:
         """Return network outputs for one observation or a batch, as in `act`: state values, probabilities or Q-values
@@ -221,12 +294,6 @@ class Agent(Protocol):
     def save_policy_net(self, path: str | Path) -> None:
         """Save the policy's parameters as a plain `.pth` file."""
 
-    def state_dict(self) -> StateDict:
-        """Weights, normalizer, exploration and random stream."""
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Restore such a state."""
-
 
 class CollectedStep(NamedTuple):
     """One step of N environments, as a buffer stores it."""
@@ -238,7 +305,7 @@ class CollectedStep(NamedTuple):
     rnn_state: Array | None = None  # [N, S] of a recurrent agent, before it saw `obs`
 
 
-class AnyCollector(Protocol):
+class AnyCollector(ReachableEnvs, Protocol):
     """Collects environment steps for a trainer, in this process or in others (drl/cluster)."""
 
     num_envs: int
@@ -257,19 +324,6 @@ class AnyCollector(Protocol):
 
     def learned(self) -> None:
         """Called when the agent's weights have changed."""
-
-    def get(self, name: str) -> list[EnvValue]:
-        """See `VecEnv.get`."""
-
-    def set(self, name: str, value: EnvValue) -> None:
-        """See `VecEnv.set`."""
-
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
-        """See `VecEnv.call`."""
-
-    @property
-    def changes(self) -> list[EnvChange]:
-        """See `VecEnv.changes`."""
 
     @property
     def may_stop(self) -> bool:
@@ -377,8 +431,9 @@ BatchT = TypeVar("BatchT", bound=Batch, contravariant=True)
 NewBatchT = TypeVar("NewBatchT", bound=Batch, covariant=True)
 
 
-class Algorithm(Protocol[BatchT]):
-    """A loss and its optimizer step. `progress` is the fraction of the budget used, for schedules."""
+class Algorithm(Stateful, Protocol[BatchT]):
+    """A loss and its optimizer step, with the state of optimizers and target networks. `progress` is the fraction of
+    the budget used, for schedules."""
 
     needs: str  # required model variant
 
@@ -390,12 +445,6 @@ class Algorithm(Protocol[BatchT]):
 
     def sync_target(self) -> None:
         """Copy the online network into the target network, if there is one."""
-
-    def state_dict(self) -> StateDict:
-        """Optimizers and target networks."""
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Restore such a state."""
 
 
 class Buffer(Protocol[NewBatchT]):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 OURS = str(Path(__file__).parents[1]) + os.sep
 LIBRARIES = tuple(f"{name}{os.sep}" for name in (sysconfig.get_path("stdlib"), "site-packages", "dist-packages"))
-MOST_BYTES = 5_000_000  # of a picture in a notebook
+MOST_BYTES = 5_000_000  # largest picture in a notebook
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
 
 
@@ -42,7 +42,7 @@ class MissingExtra(BadInput, ImportError):
 
 
 class UnusableFile(DrlError):
-    """A checkpoint or agent file that is damaged, foreign or from a newer version."""
+    """A checkpoint or agent file that is damaged, foreign or from another version."""
 
     exit_code = 3
 
@@ -57,7 +57,7 @@ class EnvFailed(DrlError):
     """An environment raised, died or did not answer in time."""
 
     exit_code = 5
-    env_index: int | None = None  # which of the environments that are stepped together, if that is known
+    env_index: int | None = None  # index among the environments that are stepped together, if known
 
 
 class LearnerFailed(DrlError):
@@ -80,7 +80,7 @@ def shown(value: object) -> str:
     """
     try:
         return " ".join(repr(value).split())[:80]
-    except Exception:  # the value is a user's
+    except Exception:  # Python does not print an int of more than 4300 digits, and a user's class can raise anything
         return f"an object of {type(value)}"
 
 
@@ -111,7 +111,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def advise(error: BaseException, advice: str) -> None:
-    """Attach advice to an error, unless it has some: a note in Python, lines below the message on the command line."""
+    """Attach advice to an error without any: a note in Python, lines below the message on the command line."""
     if not advice_of(error):
         error.advice = advice  # type: ignore[attr-defined]
         error.add_note(advice)
@@ -157,23 +157,27 @@ def did_you_mean(given: str, options: Iterable[str]) -> str:
     close = difflib.get_close_matches(given.lower(), lowered, n=3, cutoff=0.6)
     if close:
         return "did you mean " + " or ".join(repr(lowered[name]) for name in close) + "?"
-    shown = ", ".join(repr(name) for name in names[:12]) + (", …" if len(names) > 12 else "")
-    return f"expected one of {shown}"
+    listed = ", ".join(repr(name) for name in names[:12]) + (", …" if len(names) > 12 else "")
+    return f"expected one of {listed}"
 
 
 def html_table(columns: Sequence[object], rows: Iterable[Sequence[object]], title: str = "") -> str:
-    """A table; floats have four digits.
+    """Return a table as HTML; floats have four digits.
 
     >>> html_table(["name", "return"], [["<a>", 0.123456]], title="Runs")
     '<b>Runs</b><table><tr><th>name</th><th>return</th></tr><tr><td>&lt;a&gt;</td><td>0.1235</td></tr></table>'
     """
-    head = "".join(f"<th>{_cell(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows)
+
+    def cell(value: object) -> str:
+        return html.escape(f"{value:.4g}" if isinstance(value, float) else str(value))
+
+    head = "".join(f"<th>{cell(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{cell(value)}</td>' for value in row)}</tr>" for row in rows)
     return f"{f'<b>{html.escape(title)}</b>' if title else ''}<table><tr>{head}</tr>{body}</table>"
 
 
 def html_text(text: object) -> str:
-    """Text as it is printed.
+    """Return preformatted text as HTML.
 
     >>> html_text("a < b")
     '<pre>a &lt; b</pre>'
@@ -182,7 +186,7 @@ def html_text(text: object) -> str:
 
 
 def html_picture(path: Path, about: str, width: int = 600) -> str:
-    """A .png or .svg file, inside the page; the path of any other file."""
+    """Return a .png or .svg file embedded in HTML; for any other file its path."""
     kind = PICTURES.get(path.suffix.lower())
     try:
         if kind is None or path.stat().st_size > MOST_BYTES:
@@ -191,7 +195,3 @@ def html_picture(path: Path, about: str, width: int = 600) -> str:
     except OSError:  # it was moved or deleted
         return html_text(path)
     return f'<img alt="{html.escape(about)}" width="{width}" src="data:{kind};base64,{data}">'
-
-
-def _cell(value: object) -> str:
-    return html.escape(f"{value:.4g}" if isinstance(value, float) else str(value))

@@ -1,8 +1,8 @@
-"""Golden pairs: observations with the actions of an agent, on its card. Who loads the agent sees whether it still
-acts like that, on another machine, in another engine or version.
+"""Golden pairs: observations with an agent's actions, stored on its card. Loading the agent checks that it still acts
+the same, on another machine, in another engine or version.
 
-Actions are those without exploration, in the environment's units. The outputs of the network (logits, means, action
-values) are stored beside them: small differences in them are normal, and a tie may fall either way.
+Actions are greedy, in the environment's units. The network's outputs (logits, means, action values) are stored beside
+them: small differences in them are normal, and a tie may fall either way.
 """
 
 import base64
@@ -11,23 +11,23 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from drl.core.specs import NUMBERS, ActionSpec, Array, DType, ObsSpec, PlainDict, PlainValue, RawObs
+from drl.core.specs import NUMBERS, ActionSpec, Array, Distribution, DType, ObsSpec, PlainDict, PlainValue, RawObs
 
-MOST_PAIRS = 64  # that are read
+MOST_PAIRS = 64  # pairs that a card may have
 ALIKE = 1e-4  # largest difference of continuous actions and their means, relative to their scale
 CLEAR = 1e-4  # margin of a choice, relative to the scale of the outputs, from which on it must not change
 DRIFT = 1e-3  # largest difference of logits and action values, relative to their scale
 
 
 class GoldenInputs(NamedTuple):
-    """What an agent sees: independent observations, for a recurrent agent one sequence."""
+    """Independent observations; for a recurrent agent, one sequence."""
 
     obs: Array  # [N, …] encoded
     action_mask: Array | None = None  # [N, choices] legal actions
 
 
 class GoldenPairs(NamedTuple):
-    """What an agent sees and how it acts."""
+    """Observations and an agent's actions."""
 
     inputs: GoldenInputs
     action: Array  # [N, …] in the environment's units
@@ -35,19 +35,24 @@ class GoldenPairs(NamedTuple):
 
 
 class Acting(Protocol):
-    """What pairs need of an agent. Those of ours also have `dist_params(obs)` or `q_values(obs)`."""
+    """The part of an agent that maps encoded observations to actions."""
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
-    recurrent: bool
-    rnn_state: Array | None
-    golden_inputs: GoldenInputs | None
+    recurrent: bool  # whether it has an `rnn_state`; then `begin` must be called when episodes begin
+    rnn_state: Array | None  # [N, S] of N environments; evaluation replaces it temporarily
+    golden_inputs: GoldenInputs | None  # observations whose actions are stored with it; None: random ones
+    distribution: Distribution | None  # of its policy; None: it acts by action values
 
-    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array: ...
+    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
+        """Return actions in the policy's units for a batch of encoded observations."""
+
+    def outputs(self, obs: Array) -> Array | None:
+        """Return distribution parameters or action values for a batch of encoded observations; None: it has neither."""
 
 
 class InputSampler:
-    """A few of the many observations of an evaluation, evenly spread over its steps."""
+    """Samples a few observations of an evaluation, evenly spread over its steps."""
 
     def __init__(self, most: int):
         self.most: int = most
@@ -56,7 +61,7 @@ class InputSampler:
         self.kept: list[tuple[Array, Array | None]] = []  # of every `every`-th step
 
     def see(self, obs: Array, action_mask: Array | None) -> None:
-        """One step of N environments; at most one of them is kept."""
+        """Add a step of N environments; at most one of the observations is kept."""
         if len(self.kept) == 2 * self.most:
             self.kept, self.every = self.kept[::2], 2 * self.every
         if self.steps % self.every == 0:
@@ -65,19 +70,19 @@ class InputSampler:
         self.steps += 1
 
     def inputs(self) -> GoldenInputs:
-        """The observations that were kept."""
+        """Return the sample."""
         places = np.linspace(0, len(self.kept) - 1, min(self.most, len(self.kept))).round().astype(int)
         obs, masks = zip(*(self.kept[place] for place in places), strict=True)
         return GoldenInputs(np.stack(obs), None if masks[0] is None else np.stack(masks))
 
 
 def pairs_for(obs_spec: ObsSpec) -> int:
-    """How many pairs an agent has: fewer if its observations are large."""
+    """Return the number of pairs of an agent: fewer if its observations are large."""
     return 16 if obs_spec.dtype.itemsize * math.prod(obs_spec.shape) <= 4096 else 8
 
 
 def sample_obs(obs_spec: ObsSpec, rows: int) -> Array:
-    """Random encoded observations, the same ones at every call; numbers of a box are standard normal."""
+    """Return random encoded observations, the same at every call; numbers of a box are standard normal."""
     return obs_spec.encode(_raw(obs_spec, rows, np.random.default_rng(0)))
 
 
@@ -96,7 +101,8 @@ def _raw(spec: ObsSpec, rows: int, rng: np.random.Generator) -> RawObs:
 
 
 def make_pairs(agent: Acting) -> GoldenPairs | None:
-    """What the agent does now in its `golden_inputs`, or in random observations; None where it gives no numbers."""
+    """Make pairs of the agent's `golden_inputs`, or of random observations; None if its actions or outputs are not
+    finite."""
     inputs = agent.golden_inputs or GoldenInputs(sample_obs(agent.obs_spec, pairs_for(agent.obs_spec)))
     action, outputs = _answer(agent, inputs)
     finite = np.isfinite(action).all() and (outputs is None or np.isfinite(outputs).all())
@@ -104,27 +110,26 @@ def make_pairs(agent: Acting) -> GoldenPairs | None:
 
 
 def _answer(agent: Acting, inputs: GoldenInputs) -> tuple[Array, Array | None]:
-    """Actions and outputs. The agent is as before: no random number is drawn, its `rnn_state` is put back."""
-    outputs_of = getattr(agent, "dist_params", None) or getattr(agent, "q_values", None)
+    """Return actions and outputs. No random number is drawn, and the agent's `rnn_state` is restored."""
     rows = len(inputs.obs)
     remembered, agent.rnn_state = agent.rnn_state, None
     actions, outputs = [], []
     try:
         for step in [slice(i, i + 1) for i in range(rows)] if agent.recurrent else [slice(rows)]:
             obs, mask = inputs.obs[step], None if inputs.action_mask is None else inputs.action_mask[step]
-            if outputs_of is not None:
-                outputs.append(np.asarray(outputs_of(obs), np.float32))
+            if (output := agent.outputs(obs)) is not None:
+                outputs.append(np.asarray(output, np.float32))
             actions.append(agent.action_spec.to_env(agent.decide(obs, False, mask)))
     finally:
         agent.rnn_state = remembered
-    spec, found = agent.action_spec, np.concatenate(outputs) if outputs else None
-    if found is not None and spec.kind != "box" and found.shape != (rows, _num_outputs(spec)):
-        found = None  # an agent of the user's own whose outputs do not stand for its choices
-    return np.concatenate(actions), found
+    spec, joined = agent.action_spec, np.concatenate(outputs) if outputs else None
+    if joined is not None and spec.kind != "box" and joined.shape != (rows, _num_outputs(spec)):
+        joined = None  # a user's agent whose outputs are not one number per choice
+    return np.concatenate(actions), joined
 
 
 def pairs_to_json(pairs: GoldenPairs) -> PlainDict:
-    """The pairs as plain data, for an agent's card; numbers as base64, bit by bit."""
+    """Convert pairs to plain data for an agent's card; numbers are base64, bit by bit."""
     obs, mask = pairs.inputs
     arrays: dict[str, Array | None] = {f"obs.{name}": obs[name] for name in obs.dtype.names or ()} or {"obs": obs}
     arrays |= {"action": pairs.action, "action_mask": mask, "outputs": pairs.outputs}
@@ -178,15 +183,15 @@ def _shaped(array: Array, shape: tuple[int, ...], dtype: DType | None = None) ->
 
 
 def _num_outputs(spec: ActionSpec) -> int:
-    """Of a network that chooses: a logit or action value for each choice, one logit for each bit."""
+    """Return the number of outputs of a network that chooses: one per choice or bit."""
     return sum(spec.sizes) or spec.entries
 
 
 def difference(agent: Acting, pairs: GoldenPairs) -> str | None:
-    """How an agent acts differently from its pairs, in a few words; None: it does not."""
+    """Describe how an agent acts differently from its pairs; None: it acts the same."""
     try:
         action, outputs = _answer(agent, pairs.inputs)
-    except Exception as error:  # a model of the user's own can raise anything
+    except Exception as error:  # a user's model can raise anything
         return f"it raises {type(error).__name__}: {' '.join(str(error).split())[:100]}"
     rows, spec = len(action), agent.action_spec
     if not (np.isfinite(action).all() and (outputs is None or np.isfinite(outputs).all())):
@@ -197,7 +202,7 @@ def difference(agent: Acting, pairs: GoldenPairs) -> str | None:
         if outputs.shape != pairs.outputs.shape:
             return f"its network has {outputs.shape[1]} outputs and had {pairs.outputs.shape[1]}"
         # Logits and means have a natural unit; action values are as large as the rewards.
-        smallest = 0.1 if hasattr(agent, "q_values") else 1.0
+        smallest = 0.1 if agent.distribution is None else 1.0
         scale = np.maximum(np.abs(pairs.outputs).max(axis=0), smallest)
         drift = np.abs(outputs - pairs.outputs) / scale
     if spec.kind == "box":
@@ -214,7 +219,7 @@ def difference(agent: Acting, pairs: GoldenPairs) -> str | None:
 
 
 def _margins(spec: ActionSpec, pairs: GoldenPairs) -> Array:
-    """How far the outputs are from another choice, for each entry of the actions `[N, entries]`."""
+    """Return how far the outputs are from another choice, for each entry of the actions `[N, entries]`."""
     outputs, mask = pairs.outputs, pairs.inputs.action_mask
     if outputs is None:
         return np.full((len(pairs.action), spec.entries), np.inf)

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, SupportsFloat
+from typing import NamedTuple, SupportsFloat
 
 import numpy as np
 
 from drl.core.errors import BadInput, shown
 from drl.core.specs import Array, PlainValue
+from drl.core.state_files import StateDict
 
 # Bits that encode how an episode ended in one number. SUCCESS counts only together with REPORTED.
 TRUNCATED, TERMINATED, SUCCESS, REPORTED = 1, 2, 4, 8
@@ -17,10 +18,8 @@ COUNTERS = ("env_steps", "episodes", "learning_steps")
 GROUPS = ("rollout", "recent", "trainer", "learn", "evaluation", "info", "custom", "time")
 NO_NUMBERS: Mapping[str, float] = {}  # never modified; a read-only proxy cannot be sent to other processes
 MOST_LETTERS = 100  # of the name of a number
-LOOKUP = (
-    "recent",
-    *(group for group in GROUPS if group != "recent"),
-)  # the order in which groups are searched for a plain name
+# The order in which groups are searched for a plain name.
+LOOKUP = ("recent", "rollout", "trainer", "learn", "evaluation", "info", "custom", "time")
 # Numbers that `print(log)` shows, if present.
 HEADLINE = (
     "mean_ep_return", "loss", "policy_loss", "actor_loss", "value_loss", "critic_loss", "entropy", "approx_kl",
@@ -123,7 +122,7 @@ class Log(Mapping[str, float]):
         if (why := wrong_name(name)) is not None:
             raise BadInput(f"log.add got the name {shown(name)}; {why}")
         if name in self or f"custom/{name}" in self:
-            group = next((group for group in LOOKUP if name in getattr(self, group)), "its counters")
+            group = next((group for group in LOOKUP if name in self.groups[group]), "its counters")
             raise BadInput(f"log.add got the name {name!r}, which is in {group} of this log; choose another name")
         try:
             number = float(value)
@@ -132,13 +131,22 @@ class Log(Mapping[str, float]):
         if math.isfinite(number):
             self.custom[name] = number
 
-    def state_dict(self) -> dict[str, Any]:
-        counters = {name: getattr(self, name) for name in COUNTERS}
-        groups = {name: dict(getattr(self, name)) for name in GROUPS}
-        return counters | groups | {"finished": [episode.plain() for episode in self.finished]}
+    @property
+    def counters(self) -> dict[str, float]:
+        """The counters by name."""
+        return {name: getattr(self, name) for name in COUNTERS}
+
+    @property
+    def groups(self) -> dict[str, dict[str, float]]:
+        """The groups by name."""
+        return {name: getattr(self, name) for name in GROUPS}
+
+    def state_dict(self) -> StateDict:
+        groups = {name: dict(numbers) for name, numbers in self.groups.items()}
+        return self.counters | groups | {"finished": [episode.plain() for episode in self.finished]}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "Log":
+    def from_state(cls, state: StateDict) -> "Log":
         """Read from a state dict."""
         return cls(**{**state, "finished": [Episode.from_plain(episode) for episode in state["finished"]]})
 
@@ -148,20 +156,17 @@ class Log(Mapping[str, float]):
         >>> Log(env_steps=8, episodes=1, learning_steps=1, learn={"loss": 0.5}).flat()
         {'env_steps': 8, 'episodes': 1, 'learning_steps': 1, 'learn/loss': 0.5}
         """
-        flat: dict[str, float] = {name: getattr(self, name) for name in COUNTERS}
-        for group in GROUPS:
-            flat |= {f"{group}/{name}": value for name, value in getattr(self, group).items()}
-        return flat
+        numbers = {f"{group}/{name}": value for group, part in self.groups.items() for name, value in part.items()}
+        return self.counters | numbers
 
     def __getitem__(self, name: str) -> float:
-        if name in COUNTERS:
-            return getattr(self, name)  # type: ignore[no-any-return]
         group, _, plain = name.partition("/")
         if plain and group in GROUPS:
-            return getattr(self, group)[plain]  # type: ignore[no-any-return]
-        for each in LOOKUP:
-            if name in (numbers := getattr(self, each)):
-                return numbers[name]  # type: ignore[no-any-return]
+            return self.groups[group][plain]
+        groups = self.groups
+        for numbers in (self.counters, *(groups[each] for each in LOOKUP)):
+            if name in numbers:
+                return numbers[name]
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:

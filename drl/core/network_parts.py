@@ -1,16 +1,20 @@
-"""Backbones, heads, activations and initializations by name, for every engine. Plugins add theirs.
+"""Objects by name, as configs hold them: backbones, heads, activations, initializations, and the user's own objects.
 
-A maker is the object itself or the name of one, `module:name`, which is imported when it is first used.
+A maker is the object itself or its name, `module:name`, which is imported when it is first used. An object of the
+user's program is named `module:NAME`, `file.py:NAME` if the script defines it, or `python:NAME` if no module holds it
+under its own name, such as a lambda or an instance. The process that was given the object uses the object itself;
+another process receives it with the run, or must find it by its name.
 """
 
+import functools
 import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from drl.core.errors import BadInput, MissingExtra, did_you_mean, shown
-from drl.core.named_objects import IN_MEMORY, give_objects, is_given, name_of
 
 Factory = Callable[..., Any]  # a class or function that makes a part of a run
 Maker = str | Factory
@@ -51,10 +55,50 @@ INITIALIZATIONS: dict[str, Maker] = {
     name: f"drl.engines.numpy.layer_parts:{name}"
     for name in ("orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal")
 }
-OPTIMIZERS: dict[
-    str, Factory
-] = {}  # of users: parameters → torch.optim.Optimizer, learning rate → Optax transformation
+# Of users: parameters → torch.optim.Optimizer, or learning rate → Optax transformation.
+OPTIMIZERS: dict[str, Factory] = {}
+IN_MEMORY = "python"  # "module" of objects that cannot be imported
 _plugins: set[str] = set()  # modules that the user has named
+_given: dict[str, object] = {}  # the user's objects, by name
+
+
+def name_of(thing: object, label: str = "") -> str:
+    """Return the name of an object, and keep the object under it.
+
+    >>> name_of(Path)
+    'pathlib:Path'
+    """
+    named = thing.func if isinstance(thing, functools.partial) else thing
+    label = label or getattr(named, "__qualname__", type(named).__qualname__)
+    module = sys.modules.get(getattr(thing, "__module__", None) or "")
+    if module is None or getattr(module, label, None) is not thing:
+        place = IN_MEMORY
+    elif module.__name__ != "__main__":
+        place = module.__name__
+    else:
+        script = getattr(module, "__file__", None)  # a notebook or an interactive session has none
+        place = Path(script).name if script else IN_MEMORY
+    name = unique = f"{place}:{label}"
+    number = 1
+    while _given.setdefault(unique, thing) is not thing:  # another object has this name
+        number += 1
+        unique = f"{name}_{number}"
+    return unique
+
+
+def given_objects() -> dict[str, object]:
+    """Return all objects of the user by name, for another process."""
+    return dict(_given)
+
+
+def give_objects(objects: dict[str, object]) -> None:
+    """Add the objects that another process was given."""
+    _given.update(objects)
+
+
+def is_given(name: str) -> bool:
+    """Whether this process was given an object under this name."""
+    return name in _given
 
 
 def register_backbone(name: str, *, torch: Maker | None = None, jax: Maker | None = None) -> None:
@@ -88,8 +132,7 @@ def name_in(
         if not hasattr(given, "__qualname__"):
             raise BadInput(f"{setting} is {shown(given)}, which has no name; give a function or a class")
         name = name_of(given)
-        for known in (name, f"{given.__module__}:{given.__qualname__}"):  # the second one in files of earlier versions
-            table.setdefault(known, part_of(given))
+        table.setdefault(name, part_of(given))
         return name
     if not isinstance(given, str):
         raise BadInput(f"{setting} is {shown(given)}; expected a name or a function")
@@ -125,8 +168,7 @@ def _has_module(function: str) -> bool:
     (True, False, False)
     """
     module, _, name = function.partition(":")
-    scripts = ("__main__", IN_MEMORY)  # the first one in files of earlier versions
-    return name.isidentifier() and module not in scripts and not module.endswith(".py")
+    return name.isidentifier() and module not in ("__main__", IN_MEMORY) and not module.endswith(".py")
 
 
 def function_modules(settings: Mapping[str, object], unknown: bool = True) -> list[str]:
@@ -151,7 +193,7 @@ def resolve(maker: Maker, feature: str = "", extra: str = "") -> Factory:
         return maker
     module, _, name = maker.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(module), name)
     except ImportError as error:
         if not extra:
             raise

@@ -63,13 +63,13 @@ class ObsNormalizer:
         shapes = {"": shape}
         if fields is not None:
             shapes = {name: kind.shape for name, (kind, *_) in fields.items() if kind.base.kind == "f"}
-        # By field; "": the whole.
+        # By field; "" is the whole observation.
         self.running_stats: dict[str, RunningStats] = {name: RunningStats(shape) for name, shape in shapes.items()}
         self.clip: float = clip
         self._refresh()
 
     def _refresh(self) -> None:
-        self.scales: dict[str, tuple[Array, Array]] = {  # what it subtracts and multiplies with, by field
+        self.scales: dict[str, tuple[Array, Array]] = {  # subtracted and multiplied, by field
             name: (stats.mean.astype(np.float32), (1.0 / np.sqrt(stats.variance + 1e-8)).astype(np.float32))
             for name, stats in self.running_stats.items()
         }
@@ -119,8 +119,7 @@ def obs_normalizer(obs_spec: ObsSpec) -> ObsNormalizer:
 
 
 def return_bound(v_min: float, v_max: float) -> float:
-    """Return the largest absolute return that a fixed support covers; a support of one sign is for returns of that
-    sign."""
+    """Return the largest absolute return that a fixed support covers. A support of one sign is for such returns."""
     return min(-v_min, v_max) if v_min < 0 < v_max else max(-v_min, v_max)
 
 
@@ -134,20 +133,20 @@ class RewardScaler:
     def __init__(self, columns: int, gamma: float, clip: float | None = 10.0, bound: float | None = None):
         self.running_stats: RunningStats = RunningStats(())
         self.returns: Array = np.zeros(columns)  # discounted return so far, per column of the rollout
-        self.largest: float = 0.0  # absolute value of these so far
+        self.largest: float = 0.0  # largest absolute value of `returns` so far
         self.gamma: float = gamma
         self.clip: float | None = clip
         self.bound: float | None = bound
 
     def update(self, reward: Array, ended: Array, valid: Array) -> None:
         """Add a rollout `[T, N]`; rows that are not `valid` are ignored."""
-        seen = np.empty(reward.shape)
+        returns = np.empty(reward.shape)
         for t in range(len(reward)):
             self.returns = np.where(valid[t], self.gamma * self.returns + reward[t], self.returns)
-            seen[t] = self.returns
+            returns[t] = self.returns
             self.returns = np.where(ended[t] & valid[t], 0.0, self.returns)
-        self.running_stats.update(seen[valid])
-        self.largest = max(self.largest, float(np.abs(seen[valid]).max(initial=0.0)))
+        self.running_stats.update(returns[valid])
+        self.largest = max(self.largest, float(np.abs(returns[valid]).max(initial=0.0)))
 
     def __call__(self, reward: Array) -> Array:
         deviation = np.sqrt(self.running_stats.variance + 1e-8)

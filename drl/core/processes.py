@@ -1,15 +1,14 @@
-"""Processes and servers of this machine.
+"""Processes and servers on this machine.
 
-A child process never outlives its parent, even if that is killed by SIGKILL while the child hangs. A `RunningServer`
-runs in a thread; on a loopback address only this machine's own names reach it. `LocalProcesses` start processes with a
-pipe each, for jobs (`drl/runs/job_pool.py`).
+A child process never outlives its parent, even if SIGKILL kills the parent while the child hangs. `LocalProcesses`
+starts processes with a pipe each, for jobs (`drl/runs/job_pool.py`). A `RunningServer` runs in a thread; on a loopback
+address it answers only requests for this machine's own names.
 """
 
 import collections
 import contextlib
 import ctypes
 import html
-import importlib
 import ipaddress
 import multiprocessing
 import multiprocessing.connection
@@ -28,13 +27,15 @@ from multiprocessing.process import BaseProcess
 from threading import Thread
 from typing import IO, NamedTuple
 
-PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent dies
+from drl.core.network_parts import resolve
+
+PR_SET_PDEATHSIG = 1  # option of Linux's prctl: signal that a process receives when its parent dies
 PROGRAM = "import sys; sys.path = {path!r}; from {here} import run_program; run_program{arguments!r}"
 
 
 def start_child(context: BaseContext, target: Callable[..., None], *args: object, daemon: bool = False) -> BaseProcess:
-    """Start a process that runs `target(*args)` and ends when this one ends, however that happens."""
-    # The kernel takes the thread that starts a process for its parent; only the main thread lives as long as we do.
+    """Start a process that runs `target(*args)` and ends when this process ends, however that happens."""
+    # For Linux the parent is the thread that starts a process; only the main thread lives as long as this process.
     from_main = threading.current_thread() is threading.main_thread()
     process: BaseProcess = context.Process(  # type: ignore[attr-defined]
         target=_body, args=(from_main, target, *args), daemon=daemon
@@ -46,10 +47,10 @@ def start_child(context: BaseContext, target: Callable[..., None], *args: object
 def start_program(
     target: Callable[[Connection], None], messages: IO[bytes], variables: Mapping[str, str]
 ) -> tuple["subprocess.Popen[bytes]", Connection]:
-    """Start a new Python that runs `target(pipe)`, a function of a module, and ends when this process ends; our end of
-    the pipe. `messages` gets what it writes to stderr; `variables` are added to its environment.
+    """Start a new Python that runs `target(pipe)`, a function of a module, and ends when this process ends. Return it
+    with our end of the pipe. Its stderr goes to `messages`; `variables` are added to its environment.
 
-    It inherits nothing but `sys.path`: no threads or locks as in a fork, and the user's script is not run again as in a
+    It inherits only `sys.path`: no threads or locks as in a fork, and the user's script does not run again as in a
     spawned process.
     """
     from_main = threading.current_thread() is threading.main_thread()
@@ -75,46 +76,41 @@ def start_program(
 
 def run_program(module: str, name: str, pipe: int, parent: int, from_main: bool) -> None:
     """Body of a process of `start_program`."""
-    if from_main:
-        _die_with_parent()
-    threading.Thread(target=_end_without, args=(parent,), daemon=True).start()
-    getattr(importlib.import_module(module), name)(Connection(pipe))
+
+    def wait() -> None:  # a process whose parent dies gets another parent
+        while os.getppid() == parent:
+            time.sleep(1.0)
+
+    _end_with_parent(from_main, wait)
+    resolve(f"{module}:{name}")(Connection(pipe))
 
 
 def _body(from_main: bool, target: Callable[..., None], *args: object) -> None:
-    if from_main:
-        _die_with_parent()
-    # For other systems and threads, and for a parent that died before the line above.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a child process
+    _end_with_parent(from_main, lambda: multiprocessing.connection.wait([parent.sentinel]))
     target(*args)
 
 
-def _die_with_parent() -> None:
-    if sys.platform == "linux":  # works even if the child hangs and lets no other thread run
+def _end_with_parent(from_main: bool, wait: Callable[[], object]) -> None:
+    """End this process when its parent ends, which `wait` waits for."""
+    if from_main and sys.platform == "linux":  # works even if the child hangs and lets no other thread run
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
+    def end() -> None:  # on other systems and in other threads, and if the parent died before the call above
+        wait()
+        os._exit(1)
 
-def _end_without(parent: int) -> None:
-    """End this process when its parent is another one than it was, which happens when that one dies."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # this is a child process
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)
+    threading.Thread(target=end, daemon=True).start()
 
 
 @dataclass(frozen=True)
 class RunningServer:
     """A server in a thread of this process. It runs until `close`, the end of a `with` block, or the process ends."""
 
-    subject: str  # what it shows or serves
+    subject: str  # title of the content
     url: str
-    about: str  # what the command prints
+    about: str  # text that the command prints
     thread: Thread
     stop: Callable[[], object]
 
@@ -143,7 +139,8 @@ class RunningServer:
 
 
 def url_of(host: str, port: int) -> str:
-    """
+    """Return the URL of a server.
+
     >>> url_of("127.0.0.1", 80), url_of("::1", 80)
     ('http://127.0.0.1:80', 'http://[::1]:80')
     """
@@ -178,17 +175,16 @@ def is_own_host(header: str, own_name: str) -> bool:
 
 
 class ProcessEnd(NamedTuple):
-    """How a process ended that sends no more messages."""
+    """The end of a process, which sends no more messages."""
 
     exit_code: int | None
     said: str = ""  # the last line of its messages
 
 
 class LocalProcess:
-    """A spawned process that calls a function with its end of a pipe, and our end. Our threads would not survive a
-    fork."""
+    """A process that calls a function with its end of a pipe. It is spawned, since threads do not survive a fork."""
 
-    ready: object = True  # it can take a job
+    ready: object = True  # whether it can take a job
     lost: str = ""  # only a process on another machine can be lost
 
     def __init__(self, target: tuple[str, str], patience: float | None):
@@ -207,7 +203,7 @@ class LocalProcess:
 
     def send(self, message: object) -> None:
         """Send it a message."""
-        with contextlib.suppress(OSError):  # it died: `take` finds the closed pipe
+        with contextlib.suppress(OSError):  # it died: `take` will find the closed pipe
             self.pipe.send(message)
 
     def take(self) -> None:
@@ -224,8 +220,7 @@ class LocalProcess:
             os.kill(self.process.pid, number)
 
     def finish(self) -> int | None:
-        """Close the pipe and wait for the end of the process, `patience` seconds at most; None: as long as it takes.
-        Returns its exit code."""
+        """Close the pipe and wait for the end of the process, at most `patience` seconds. Returns its exit code."""
         self.pipe.close()
         self.process.join(self.patience)
         return self.kill()
@@ -240,19 +235,19 @@ class LocalProcess:
 
 
 class LocalProcesses:
-    """Starts processes on this machine that call `target`, a function of a module. `patience`: seconds that a process
-    has to end by itself; None: no limit."""
+    """Starts processes on this machine that call the function `target`, (module, name). `patience`: seconds that a
+    process has to end by itself; None: no limit."""
 
     def __init__(self, target: tuple[str, str], patience: float | None = None):
         self.target = target
         self.patience = patience
 
     def start(self, place: object = None) -> LocalProcess:
-        """Start one."""
+        """Start a process."""
         return LocalProcess(self.target, self.patience)
 
     def wait(self, processes: Sequence[LocalProcess], timeout: float) -> list[LocalProcess]:
-        """Those that have a message or have ended; none if that takes longer."""
+        """Return the processes that have a message or have ended; none after `timeout` seconds."""
         if not any(each.inbox or each.ended for each in processes):
             pipes = multiprocessing.connection.wait([each.pipe for each in processes], timeout)
             for process in processes:
@@ -272,5 +267,4 @@ def _call(pipe: Connection, target: tuple[str, str]) -> None:
     """Body of a `LocalProcess`."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # a terminal's Ctrl-C reaches it once, from the process that started it
-    module, name = target
-    getattr(importlib.import_module(module), name)(pipe)
+    resolve(":".join(target))(pipe)

@@ -24,17 +24,17 @@ from drl.core.specs import PlainValue
 
 MOST_TEXT = 64 << 20  # bytes of a card, a state or a record
 MOST_WEIGHTS = 2 << 30  # bytes of a file of weights
-ARRIVING = ".arriving"  # folder in a run's folder with what comes from another machine and is not in place yet
-DRAFT = re.compile(r"\..+\.[0-9a-f]{16}\.\w+")  # names that `draft_of` gives
+ARRIVING = ".arriving"  # folder in a run's folder for files from another machine that are not in place yet
+DRAFT = re.compile(r"\..+\.[0-9a-f]{16}\.\w+")  # names of drafts, see `draft_of`
+MOST_SETTINGS = 1 << 20  # bytes of a YAML file
+CACHE = "DRL_CACHE_DIR"  # environment variable: folder of caches
+RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions affect results
 
 
 @contextlib.contextmanager
 def draft_of(path: Path, suffix: str = ".part", overwrite: bool = True) -> Iterator[Path]:
-    """A new, empty file beside `path` to write into; at the end it replaces `path`, or the link there. Without
-    `overwrite` it raises `FileExistsError` if there is one by then.
-
-    If the block raises, the draft is removed and `path` is unchanged.
-    """
+    """Create an empty file beside `path` to write into. At the end it replaces `path`, even if that is a link; without
+    `overwrite`, an existing file raises `FileExistsError`. If the block raises, the draft is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = _new_draft(path, suffix)
     try:
@@ -56,7 +56,7 @@ def _new_draft(path: Path, suffix: str) -> Path:
 
 
 def _place_new(draft: Path, path: Path) -> None:
-    """Give a draft its name. No other process can take the name between a check and this, since this is the check."""
+    """Give a draft its name in one step: another process cannot take the name after a check."""
     try:
         os.link(draft, path)
     except FileExistsError:
@@ -72,8 +72,8 @@ def _place_new(draft: Path, path: Path) -> None:
 
 
 def check_out(path: Path, overwrite: bool | None = None) -> None:
-    """Raise unless what a user names with --out can be written and replaces nothing. `overwrite`: as that flag says;
-    None: there is no such flag. Folders above it that do not exist are no problem: they will be made."""
+    """Raise unless the path that a user names with --out can be written and replaces nothing. Missing folders above it
+    will be created. `overwrite` is the value of that flag; None: there is no such flag."""
     if path.name in ("", "..") or not str(path).isprintable():
         raise BadInput(f"--out is {str(path)!r:.80}; expected the name of something new")
     if os.path.lexists(path) and not overwrite:
@@ -91,12 +91,12 @@ def check_out(path: Path, overwrite: bool | None = None) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> BadInput:
-    """The error that says so."""
+    """Return the error for an --out that cannot be written."""
     return BadInput(f"{path} cannot be written ({error.strerror}); choose another --out")
 
 
 def remove_drafts(folder: Path) -> None:
-    """Delete the drafts of processes that were killed. Only for a folder that nobody else writes into."""
+    """Delete the drafts of killed processes, in a folder that no other process writes into."""
     for file in folder.glob(".*"):
         if DRAFT.fullmatch(file.name) and not file.is_dir():
             file.unlink(missing_ok=True)
@@ -109,7 +109,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that does not exist; if it does, `FileExistsError`, and it is unchanged."""
+    """Write a new file; raise `FileExistsError` if it exists."""
     with draft_of(path, overwrite=False) as draft, open(draft, "wb") as file:
         _write(file, content)
 
@@ -131,7 +131,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path, foreign: str) -> None:
-    """Raise if a folder holds a link that leads out of it, a pipe or a device. The subfolder `foreign` is left out."""
+    """Raise if a folder holds a link that leads out of it, a pipe or a device. The subfolder `foreign` is skipped."""
     for parent, folders, files in os.walk(folder):
         for path in (Path(parent, name) for name in (*folders, *files)):
             try:
@@ -146,7 +146,7 @@ def check_folder(folder: Path, foreign: str) -> None:
 
 
 def stay_inside(folder: Path, path: Path) -> Path:
-    """`path`, or an error if a link on the way leads out of `folder`. The last part may be missing, or a link that
+    """Return `path`; raise if a link on the way leads out of `folder`. The last part may be missing, or a link that
     `draft_of` will replace."""
     if not is_inside(folder, path.parent):
         raise UnusableFile(f"{path.parent} is a link that leads out of {folder}; nothing is written there")
@@ -162,7 +162,7 @@ def is_inside(folder: Path, path: Path) -> bool:
 
 
 def read_inside(folder: Path, path: Path, most: int = MOST_TEXT) -> bytes:
-    """The content of a plain file inside `folder`, links resolved, of at most `most` bytes."""
+    """Read a plain file of at most `most` bytes that is inside `folder` after links are resolved."""
     try:
         if not path.resolve(strict=True).is_relative_to(folder.resolve()):
             raise UnusableFile(f"{path} leads out of {folder}; it is not read")
@@ -176,16 +176,13 @@ def read_inside(folder: Path, path: Path, most: int = MOST_TEXT) -> bytes:
 
 
 def read_plain(path: Path, most: int = MOST_TEXT) -> bytes:
-    """The content of a plain file of at most `most` bytes; pipes and devices raise."""
+    """Read a plain file of at most `most` bytes; raise for pipes and devices."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise UnusableFile(f"{path} is not a plain file; it is not read")
     if status.st_size > most:
         raise UnusableFile(f"{path} has {status.st_size:,} bytes, more than the {most:,} that are read")
     return path.read_bytes()
-
-
-MOST_SETTINGS = 1 << 20  # bytes of a file
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -222,26 +219,20 @@ def parse_yaml(text: str | bytes) -> PlainValue:
 
 
 def read_yaml_file(path: str | Path) -> PlainValue:
-    """Parse a plain file."""
+    """Parse a YAML file."""
     return parse_yaml(read_plain(Path(path), MOST_SETTINGS))
 
 
-CACHE = "DRL_CACHE_DIR"  # environment variable: another folder
-
-
 def cache_folder(name: str) -> Path:
-    """`~/.cache/drl/NAME`, or where `DRL_CACHE_DIR` or `XDG_CACHE_HOME` says."""
+    """Return `~/.cache/drl/NAME`; `DRL_CACHE_DIR` and `XDG_CACHE_HOME` change the folder."""
     if given := os.environ.get(CACHE):
         return Path(given) / name
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drl" / name
 
 
-RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions affect results
-
-
 @functools.cache
 def versions() -> dict[str, str]:
-    """Return the versions of this process, by name; not to be changed."""
+    """Return the versions of this process, by name. Do not modify the dict."""
     from drl import __version__  # which imports this module
 
     found = {"drl": __version__, "python": platform.python_version(), "platform": platform.platform()}

@@ -11,19 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any
 
 from drl.core.errors import BadInput, one_line
 from drl.core.network_parts import name_in, register_in
 
-
-class Schedule(Protocol):
-    """A number that changes with time."""
-
-    def __call__(self, time: float) -> float: ...
-
-
-Values = Callable[[float], float]  # the share of the time used, from 0 to 1 → the value
+Schedule = Callable[[float], float]  # time → the value
+Values = Callable[[float], float]  # the fraction of time used, from 0 to 1 → the value
 
 
 @dataclass(frozen=True)
@@ -104,11 +98,7 @@ def _share(time: float, over: float) -> float:
 
 
 FUNCTIONS: dict[str, Values] = {}  # of users, by name
-SHAPES: dict[str, type[Linear | Cosine | Exponential]] = {
-    "linear": Linear,
-    "cosine": Cosine,
-    "exponential": Exponential,
-}
+SHAPES = {"linear": Linear, "cosine": Cosine, "exponential": Exponential}
 RATE_SHAPES = ("auto", "constant", "linear", "cosine")  # auto: linear if there is an end, else constant
 EPSILON_SHAPES = ("exponential", "linear", "cosine", "constant")
 
@@ -128,22 +118,22 @@ def settle_rates(config: object, *rates: str, shapes: tuple[str, ...] = RATE_SHA
         first, last, shape = _settings(config, rate)
         start, kind = getattr(config, first), getattr(config, shape)
         if callable(start):
-            if kind != _default(config, shape):
+            if kind != getattr(type(config), shape):
                 raise BadInput(f"both {first} and {shape} are given, and {first} is a function; leave {shape} out")
-            start, kind = _default(config, first), start
+            start, kind = getattr(type(config), first), start
         kind = name_in(FUNCTIONS, shape, kind, lambda function: function, shapes)
         if kind in FUNCTIONS:
             largest = _largest(kind)
-            if start not in (_default(config, first), largest):
+            if start not in (getattr(type(config), first), largest):
                 raise BadInput(
                     f"{first} is {start}, but the largest value of its schedule {kind!r} is {largest}; give "
                     f"{_flag(first)} {largest}, or leave it out"
                 )
             start = largest
-        if kind not in (*SHAPES, "auto") and getattr(config, last) != _default(config, last):
+        if kind not in (*SHAPES, "auto") and getattr(config, last) != getattr(type(config), last):
             raise BadInput(
                 f"{last} is {getattr(config, last)}, but {shape} is {kind!r}, which does not use it; give "
-                f"{_flag(last)} {_default(config, last)}, or another schedule"
+                f"{_flag(last)} {getattr(type(config), last)}, or another schedule"
             )
         object.__setattr__(config, first, start)
         object.__setattr__(config, shape, kind)
@@ -169,7 +159,7 @@ def changing_rates(config: object, *rates: str) -> dict[str, Schedule]:
 @cache
 def rates_type(names: tuple[str, ...]) -> Any:
     """Make a named tuple class of rates for losses: `rates.clip_range`."""
-    return namedtuple("Rates", names)  # type: ignore[misc]
+    return namedtuple("Rates", names)
 
 
 def values_at(schedules: Mapping[str, Schedule], time: float) -> dict[str, float]:
@@ -193,10 +183,6 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _default(config: object, name: str) -> object:
-    return getattr(type(config), name)
-
-
 @cache
 def _largest(name: str) -> float:
     """Return the largest value of a function at 0 %, 1 %, … of the time. Raise if a value cannot be a rate."""
@@ -204,23 +190,23 @@ def _largest(name: str) -> float:
     for percent in range(101):
         try:
             values.append(float(FUNCTIONS[name](percent / 100)))
-        except Exception as error:  # it is a user's
-            said = one_line(error, 160)
-            raise BadInput(f"the schedule {name!r} fails at {percent / 100} of the time: {said}") from error
+        except Exception as error:  # the function is a user's
+            reason = one_line(error, 160)
+            raise BadInput(f"the schedule {name!r} fails at {percent / 100} of the time: {reason}") from error
         if not 0.0 <= values[-1] < math.inf:
             raise BadInput(f"the schedule {name!r} is {values[-1]} at {percent / 100} of the time; expected at least 0")
     return max(values)
 
 
 class ScheduledRates:
-    """Scheduled settings of an algorithm: the rates that its losses read, and the learning rate, whose schedule is
-    multiplied by `learning_rate_factor`, which a run may change."""
+    """Scheduled settings of an algorithm: the rates that its losses read, and the learning rate. A run may change
+    `learning_rate_factor`, which multiplies the learning rate."""
 
     schedules: dict[str, Schedule]  # of the rates that losses read
     _schedule: Schedule
     _factor = 1.0
     _values: list[float] | None = None  # of `schedules` at the last call
-    _rates: Any = None  # these by name, as numbers of an engine
+    _rates: Any = None  # the same by name, as numbers of the engine
     as_number: Callable[[float], Any] = float  # makes such a number
 
     def rates_at(self, progress: float) -> Any:
@@ -233,7 +219,7 @@ class ScheduledRates:
 
     @property
     def learning_rate(self) -> Schedule:
-        """Return the learning rate at a fraction of the budget."""
+        """The learning rate at a fraction of the budget."""
         return lambda progress: self._factor * self._schedule(progress)
 
     @learning_rate.setter

@@ -13,59 +13,35 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, shown
 from drl.core.specs import PlainValue
 
 MOST_WHOLE = 10**15  # of a whole number without a limit of its own
 MOST_TEXT = 4096  # characters of a text
-LARGEST = 1e100  # number that is believed; sums and squares of larger ones could overflow
-# The largest value of a setting, by its flat name; of each entry, where it is a list.
-MOST = {
-    "num_envs": 100_000,
-    "num_seeds": 10_000,
-    "frame_stack": 1000,
-    "window": 1_000_000,
-    "threads": 1024,
-    "evaluation_episodes": 1_000_000,
-    "keep_checkpoints": 10_000,
-    "num_checkpoints": 10_000,
-    "seed": 2**63 - 1,
-    "seeds": 2**63 - 1,
-    # networks
-    "hidden_sizes": 65_536,
-    "critic_hidden_sizes": 65_536,
-    "cnn_features": 65_536,
-    "recurrent_size": 65_536,
-    "num_atoms": 10_000,
-    "num_critics": 1000,
-    # what is learned from
-    "batch_size": 10_000_000,
-    "n_step": 10_000,
-    "updates_per_log": 1_000_000,
-    "gradient_steps": 1_000_000,
-    "rollout_length": 10_000_000,
-    "epochs": 1_000_000,
-    "episodes_per_step": 1_000_000,
-    # evaluation, ablation and search
-    "episodes": 1_000_000,
-    "eval_episodes": 1_000_000,
-    "n_trials": 1_000_000,
-    "n_jobs": 1024,
-    "reports": 10_000,
-    "rerun_best": 10_000,
-    "rerun_seeds": 10_000,
-    "workers": 1024,
+LARGEST = 1e100  # of a score; sums and squares of larger numbers could overflow
+# Largest value → the settings that it applies to, by flat name; for lists, of each entry.
+LIMITS = {
+    2**63 - 1: "seed seeds",
+    10_000_000: "batch_size rollout_length",
+    1_000_000: "window evaluation_episodes episodes eval_episodes n_trials updates_per_log gradient_steps epochs "
+    "episodes_per_step",
+    100_000: "num_envs",
+    65_536: "hidden_sizes critic_hidden_sizes cnn_features recurrent_size",
+    10_000: "num_seeds keep_checkpoints num_checkpoints num_atoms n_step reports rerun_best rerun_seeds",
+    1024: "threads n_jobs workers",
+    1000: "frame_stack num_critics",
 }
+MOST = {name: most for most, names in LIMITS.items() for name in names.split()}
 
 
 class Rule(NamedTuple):
-    """What a value must be, in words and as a test."""
+    """A condition on a value, in words and as a test."""
 
     text: str
     holds: Callable[[Any], bool]
 
 
-Rules = Mapping[Rule, str]  # rule → names of the settings that it is for
+Rules = Mapping[Rule, str]  # rule → names of the settings that it applies to
 WHOLE_FROM_2 = Rule("a whole number of at least 2", lambda x: x >= 2)
 WHOLE_FROM_1 = Rule("a whole number of at least 1", lambda x: x >= 1)
 WHOLE_FROM_0 = Rule("a whole number of at least 0", lambda x: x >= 0)
@@ -105,7 +81,7 @@ def check_fields(config: Any) -> None:
                     raise BadInput(f"{name} is {value!r}; expected {rule.text}")
 
 
-PLAIN = (bool, int, float, str, type(None))  # types of settings that stay as they are
+PLAIN = (bool, int, float, str, type(None))  # types of settings that need no conversion
 
 
 def plain_setting(value: PlainValue) -> PlainValue:
@@ -125,7 +101,7 @@ def plain_setting(value: PlainValue) -> PlainValue:
 
 
 def is_score(value: object) -> TypeGuard[float]:
-    """Whether what a file says can be a score: a finite number of a sensible size.
+    """Whether a value from a file can be a score: a finite number of a sensible size.
 
     >>> [is_score(value) for value in (1, -2.5, True, None, float("nan"), float("inf"), 10**400, "3")]
     [True, True, False, False, False, False, False, False]
@@ -134,7 +110,7 @@ def is_score(value: object) -> TypeGuard[float]:
 
 
 def check_size(name: str, value: object) -> None:
-    """Raise if a setting is larger than it may be, or a text that cannot be a name.
+    """Raise if a setting is above its limit, or a text that is too long or not printable.
 
     >>> check_size("num_envs", 10**11)
     Traceback (most recent call last):
@@ -149,7 +125,7 @@ def check_size(name: str, value: object) -> None:
 
 
 def check_whole(name: str, value: object, least: int = 1, most: int | None = None) -> None:
-    """Raise unless it is a whole number from `least` on, up to `most` or to what it may be.
+    """Raise unless a setting is a whole number from `least` to `most`, or to its limit if `most` is None.
 
     >>> check_whole("port", 70000, 0, 65535)
     Traceback (most recent call last):
@@ -162,16 +138,8 @@ def check_whole(name: str, value: object, least: int = 1, most: int | None = Non
     check_size(name, number)
 
 
-def shown(value: object) -> str:
-    """A value for an error message, cut short."""
-    try:
-        return repr(value)[:200]
-    except ValueError:  # Python does not print a whole number of more than 4300 digits
-        return "a number of thousands of digits"
-
-
 def total_memory() -> float:
-    """Bytes of this machine; infinite if it does not tell."""
+    """Return the bytes of memory of this machine; infinity if unknown."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):
@@ -179,7 +147,7 @@ def total_memory() -> float:
 
 
 def check_memory(needs: dict[str, float]) -> None:
-    """Raise if `needs`, bytes by what needs them, do not fit into this machine together.
+    """Raise if the memory of this machine is smaller than the sum of `needs`: bytes by setting.
 
     >>> check_memory({"capacity 1,000,000,000,000": 4e16, "batch_size 32": 100})  # doctest: +ELLIPSIS
     Traceback (most recent call last):

@@ -108,8 +108,6 @@ class ActorCriticSettings(NetworkSettings, total=False):
     """auto, or a policy head registered by a plugin. Default: 'auto'."""
     hidden_sizes: Sequence[Whole]
     """widths of the actor's MLP; of simba: one residual block per entry. Default: (256, 256)."""
-    critic_hidden_sizes: Sequence[Whole] | None
-    """the same for each critic; None: hidden_sizes."""
     activation: Activation
     """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
     · sigmoid, or a function. Default: 'relu'."""
@@ -117,6 +115,8 @@ class ActorCriticSettings(NetworkSettings, total=False):
     """Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
     function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Default:
     'auto'."""
+    critic_hidden_sizes: Sequence[Whole] | None
+    """the same for each critic; None: hidden_sizes."""
     layer_norm: Switch
     """layer normalization before every activation of an MLP. Default: False."""
     batch_renorm: Switch

@@ -18,10 +18,10 @@ from drl.core.errors import BadInput, shown
 Array = NDArray[Any]
 AnyArray = Any  # an array of NumPy, PyTorch or JAX
 DType = np.dtype[Any]
-RawObs = Any  # one observation or a batch, as Gymnasium gives it: an array, a number, or a dict or tuple of these
+RawObs = object  # one observation or a batch, as Gymnasium gives it: an array, a number, or a dict or tuple of these
 PlainValue = Any  # what JSON and YAML can represent
 PlainDict = dict[str, PlainValue]
-EnvValue = Any  # an attribute of an environment, an argument or a result of one of its methods
+EnvValue = Any  # an attribute of an environment, or the result of one of its methods
 
 OBS_KINDS = ("box", "discrete", "multi_discrete", "multi_binary", "dict", "tuple")
 ACTION_KINDS = ("discrete", "multi_discrete", "multi_binary", "box")
@@ -217,11 +217,11 @@ class ObsSpec:
 
     def is_single(self, obs: RawObs) -> bool:
         """Whether `obs` is one observation (True) or a batch of them (False)."""
-        if self.kind == "dict":
-            return self.parts[0].is_single(obs[self.keys[0]])
-        if self.kind == "tuple":
-            return self.parts[0].is_single(obs[0])
-        shape, batch_axes = np.shape(obs), np.ndim(obs) - len(self.box_shape)
+        if self.parts:
+            _, child, part = next(self._children(obs))
+            return part.is_single(child)
+        shape = np.asarray(obs).shape
+        batch_axes = len(shape) - len(self.box_shape)
         if batch_axes not in (0, 1) or shape[batch_axes:] != self.box_shape:
             raise BadInput(f"got an observation of shape {shape}; expected {self.box_shape} or a batch of those")
         return batch_axes == 0
@@ -324,11 +324,12 @@ class ActionSpec:
 
     def to_json(self) -> PlainDict:
         """Convert to plain data for the agent's card."""
-        names = ("kind", "sizes", "starts", "shape", "dtype")
-        plain = {name: getattr(self, name) for name in names} | {"low": self.low, "high": self.high}
-        # JSON has no infinity: an open bound is written as null.
-        bound = {k: [None if not np.isfinite(x) else x for x in plain[k]] for k in ("low", "high")}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()} | bound
+
+        def listed(bounds: tuple[float, ...]) -> list[float | None]:
+            return [x if np.isfinite(x) else None for x in bounds]  # JSON has no infinity
+
+        plain = {"kind": self.kind, "sizes": list(self.sizes), "starts": list(self.starts), "shape": list(self.shape)}
+        return plain | {"dtype": self.dtype, "low": listed(self.low), "high": listed(self.high)}
 
     @classmethod
     def from_json(cls, plain: PlainDict) -> "ActionSpec":

@@ -1,13 +1,13 @@
-"""Writing state to disk: arrays as safetensors, the rest as JSON. Atomic, checksummed, no pickle.
+"""State on disk: arrays as safetensors, the rest as JSON. Writing is atomic and checksummed, and uses no pickle.
 
 A nested state dict becomes a folder with `arrays.safetensors` and `state.json`. The JSON is written last and holds
-the checksum of the arrays and one of its own content, so an incomplete or damaged folder is always detected. Rings of
-rows (`RowLog`) are kept apart, in chunks of consecutive rows: each row is written once, and states share the chunks.
-An agent's card and a run's record are sealed in the same way.
+the checksum of the arrays and one of its own content, so an incomplete or damaged folder is always detected. Ring
+buffers (`RowLog`) are stored separately, in chunks of consecutive rows: each row is written once, and states share the
+chunks. Agent cards and run records are sealed in the same way.
 
 `write_pth` writes a plain state dict without PyTorch, for `torch.load(path, weights_only=True)`: a zip of raw arrays
-and one small pickle that describes them. The pickle is assembled opcode by opcode; nothing is ever unpickled. A file of
-ours ends with its own checksum, as the comment of the zip, which PyTorch ignores. `check_pth` verifies it.
+and one small pickle that describes them, which is assembled opcode by opcode. The file ends with its own checksum, as
+the comment of the zip, which PyTorch ignores. `check_pth` verifies it.
 """
 
 import hashlib
@@ -27,20 +27,21 @@ from drl.core.errors import UnusableFile, one_line
 from drl.core.safe_files import MOST_WEIGHTS, read_inside, write_atomically
 from drl.core.specs import Array, PlainDict, PlainValue
 
-PARTS = 10  # a chunk holds at most this part of its ring, so that little is kept that is no longer needed
-SAMPLE = 1 << 18  # bytes that are compressed to see whether it pays
-PAYS = 0.8  # largest share that compressing may leave
-HEADER = 1 << 16  # bytes of a chunk beside its rows, at most
+PARTS = 10  # a chunk holds at most 1/PARTS of its ring, so that few rows stay on disk longer than needed
+SAMPLE = 1 << 18  # bytes that are compressed to see whether compression pays
+PAYS = 0.8  # largest compressed size, relative to the plain size, at which it does
+HEADER = 1 << 16  # largest size of a chunk's header in bytes
 STORAGES = {"float32": "FloatStorage", "float64": "DoubleStorage", "int64": "LongStorage", "int32": "IntStorage"}
 PTH_MARK = b"sha256 "  # comes before the checksum
 ZIP_END, ZIP_END_SIZE = b"PK\5\6", 22  # of a zip without a comment
 STATE_FORMAT = 2
 MOST_NUMBER = 1 << 128  # the state of a random generator is smaller
 SEAL = "content_checksum"  # the key of a JSON file's checksum of its own content
+DAMAGED = "is damaged: its checksum differs from the recorded one; use another copy"
 
 
 class RowLog(NamedTuple):
-    """The newest rows of a ring: row number r is at `r % len(array)`. A row never changes once it is written."""
+    """The newest rows of a ring buffer. Row number r is at `r % len(array)` and never changes once it is written."""
 
     array: Array  # [capacity, …]
     written: int  # rows so far
@@ -56,12 +57,12 @@ class RowLog(NamedTuple):
         return self.array[np.arange(first, end) % len(self.array)]
 
     def stored(self) -> "StoredRows":
-        """What is read back from disk."""
+        """Return the rows as they are read back from disk."""
         return StoredRows(self.read(self.first, self.written), self.first)
 
 
 class StoredRows(NamedTuple):
-    """What a `RowLog` is after reading: the rows `first` to `first + len(rows)`."""
+    """The rows `first` to `first + len(rows)` of a ring buffer, read from disk."""
 
     rows: Array
     first: int
@@ -72,7 +73,7 @@ class StoredRows(NamedTuple):
         return self.first + len(self.rows)
 
     def into(self, ring: Array) -> None:
-        """Put every row where it was."""
+        """Put every row back into its place in a ring buffer."""
         ring[np.arange(self.first, self.end) % len(ring)] = self.rows
 
 
@@ -86,14 +87,14 @@ class RowChunk(NamedTuple):
 
 
 class RowFiles:
-    """The chunks of one run. `known` are those of its last checkpoint, by the name of their ring."""
+    """The chunks of one run. `known`: those of its last checkpoint, by the name of their ring buffer."""
 
     def __init__(self, folder: Path, known: dict[str, list[RowChunk]] | None = None):
         self.folder: Path = folder
         self.known: dict[str, list[RowChunk]] = dict(known or {})
 
     def write(self, name: str, log: RowLog) -> list[RowChunk]:
-        """Write the rows that no chunk has yet; returns all chunks of this ring."""
+        """Write the rows that are in no chunk yet. Returns all chunks of this ring buffer."""
         chunks = [chunk for chunk in self.known.get(name, []) if log.first < chunk.end <= log.written]
         first = chunks[-1].end if chunks else log.first
         length = max(len(log.array) // PARTS, 1)
@@ -108,12 +109,10 @@ class RowFiles:
         return chunks
 
     def read(self, chunks: list[RowChunk], first: int) -> StoredRows:
-        """The rows from number `first` on."""
+        """Read the rows from number `first` on."""
         parts = []
         for chunk in chunks:
-            content = read_inside(self.folder, self.folder / chunk.file, MOST_WEIGHTS)
-            if hashlib.sha256(content).hexdigest() != chunk.checksum:
-                raise UnusableFile(f"{self.folder / chunk.file} is damaged: its checksum differs from the recorded one")
+            content = _read_checked(self.folder / chunk.file, chunk.checksum)
             parts.append(_unpacked(content, self.folder / chunk.file)[max(first - chunk.first, 0) :])
         whole = np.concatenate(parts)
         if len(whole) != chunks[-1].end - first:
@@ -128,7 +127,7 @@ class RowFiles:
 
 
 def _packed(rows: Array) -> bytes:
-    """A byte that says whether the rest is compressed, then a safetensors file."""
+    """Return a flag byte (z: compressed) and a safetensors file."""
     fields = {name: rows[name] for name in rows.dtype.names} if rows.dtype.names else {"rows": rows}
     content = safetensors_numpy.save({name: np.ascontiguousarray(field) for name, field in fields.items()})
     sample = content[HEADER : HEADER + SAMPLE] or content
@@ -154,7 +153,7 @@ def _unpacked(content: bytes, source: Path) -> Array:
 
 
 def with_fields(parts: dict[str, Array], shape: tuple[int, ...]) -> Array:
-    """A structured array from its fields."""
+    """Make a structured array of its fields."""
     kinds = [(field, part.dtype, part.shape[len(shape) :]) for field, part in parts.items()]
     whole = np.empty(shape, np.dtype(kinds))
     for field, part in parts.items():
@@ -167,45 +166,40 @@ StateDict = dict[str, StateValue]  # never objects
 
 
 class OtherFormat(UnusableFile):
-    """Written by another version of drl."""
+    """A file that another version of drl wrote."""
 
 
 def write_json(path: Path, content: PlainValue) -> None:
-    """Write a JSON file at once or not at all."""
+    """Write a JSON file atomically."""
     write_atomically(path, _rendered(content))
 
 
 def read_json(path: Path) -> PlainValue:
-    """The content of a JSON file; raise `UnusableFile` if it is none."""
+    """Read a JSON file; raise `UnusableFile` if it is not valid JSON."""
     return _parsed(read_inside(path.parent, path), path)
 
 
 def write_sealed(path: Path, content: PlainDict) -> None:
-    """Write a JSON object with its `format` and a checksum of the rest."""
+    """Write a JSON object with a checksum of its content."""
     write_json(path, content | {SEAL: _checksum(content)})
 
 
-def read_sealed(path: Path, formats: tuple[int | None, ...], unsealed: int | None = 0) -> PlainDict:
-    """What `write_sealed` wrote, or an error if any byte has changed. Only files of the format `unsealed` have no
-    checksum."""
+def read_sealed(path: Path, version: int) -> PlainDict:
+    """Read a JSON object of the format `version` that `write_sealed` wrote; raise if any byte has changed."""
     content = read_inside(path.parent, path)
     document = _parsed(content, path)
     if not isinstance(document, dict):
         raise UnusableFile(f"{path} does not hold a JSON object")
-    found = document.get("format")
-    if found not in formats:
-        known = " or ".join(str(each) for each in formats if each is not None)
+    if (stated := document.get("format")) != version:
         raise OtherFormat(
-            f"{path} has format {found!r:.20}, this drl reads format {known}; another version of drl wrote it"
+            f"{path} has format {stated!r:.20}, this drl reads format {version}; another version of drl wrote it"
         )
-    if found == unsealed and SEAL not in document:
-        return document
     try:
-        if document.get(SEAL) == _checksum(document) and found != unsealed and content == _rendered(document):
+        if document.get(SEAL) == _checksum(document) and content == _rendered(document):
             return document
     except (ValueError, RecursionError):  # NaN, deep nesting
         pass
-    raise UnusableFile(f"{path} is damaged: its checksum differs from the recorded one; use another copy")
+    raise UnusableFile(f"{path} {DAMAGED}")
 
 
 def write_arrays(path: Path, arrays: dict[str, Array]) -> str:
@@ -222,17 +216,22 @@ def arrays_as_bytes(arrays: dict[str, Array]) -> bytes:
 
 def read_arrays(path: Path, checksum: str) -> dict[str, Array]:
     """Read a safetensors file; raise if its checksum differs."""
-    content = read_inside(path.parent, path, MOST_WEIGHTS)
-    if hashlib.sha256(content).hexdigest() != checksum:
-        raise UnusableFile(f"{path} is damaged: its checksum differs from the recorded one; use another copy")
+    content = _read_checked(path, checksum)
     try:
         return safetensors_numpy.load(content)
     except (SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise UnusableFile(f"{path} is not a safetensors file: {error}") from None
 
 
+def _read_checked(path: Path, checksum: str) -> bytes:
+    content = read_inside(path.parent, path, MOST_WEIGHTS)
+    if hashlib.sha256(content).hexdigest() != checksum:
+        raise UnusableFile(f"{path} {DAMAGED}")
+    return content
+
+
 def write_state(folder: Path, state: StateDict, row_files: RowFiles | None = None) -> set[str]:
-    """Write a state; its rings go to `row_files`, if there are any. Returns the names of the chunks that it needs."""
+    """Write a state; ring buffers go to `row_files`, unless it is None. Returns the names of the chunks it needs."""
     arrays: dict[str, Array] = {}
     needed: set[str] = set()
     plain = _split(state, "", arrays, row_files, needed)
@@ -242,20 +241,19 @@ def write_state(folder: Path, state: StateDict, row_files: RowFiles | None = Non
 
 
 def read_state(folder: Path, row_files: RowFiles | None = None) -> StateDict:
-    """The inverse of `write_state`. `row_files` then knows the chunks of this state."""
-    document = read_sealed(folder / "state.json", (STATE_FORMAT,))
+    """Read what `write_state` wrote. Afterwards `row_files` knows the chunks of this state."""
+    document = read_sealed(folder / "state.json", STATE_FORMAT)
     arrays = read_arrays(folder / "arrays.safetensors", document.get("checksum", ""))
     try:
-        return _join(document["state"], "", arrays, row_files)  # type: ignore[no-any-return]
+        return _join(document["state"], "", arrays, row_files)
     except UnusableFile:
         raise
     except Exception as error:  # the file is untrusted: reading it can raise anything
-        said = one_line(error)
-        raise UnusableFile(f"{folder}/state.json does not describe a state ({said})") from None
+        raise UnusableFile(f"{folder}/state.json does not describe a state ({one_line(error)})") from None
 
 
 def chunks_of(folder: Path) -> set[str]:
-    """The names of the chunks that a state needs; none if it cannot be read."""
+    """Return the names of the chunks that a state needs; none if it cannot be read."""
     found: set[str] = set()
 
     def collect(value: PlainValue) -> None:
@@ -291,7 +289,7 @@ def _checksum(document: PlainDict) -> str:
 def _split(
     value: object, name: str, arrays: dict[str, Array], row_files: RowFiles | None, needed: set[str]
 ) -> PlainValue:
-    """`value` with every array moved into `arrays` and every ring into `row_files`, a reference left in its place."""
+    """Move every array of `value` into `arrays` and every ring buffer into `row_files`; leave references to them."""
     if isinstance(value, RowLog):
         chunks = None if row_files is None else row_files.write(name, value)
         needed.update(chunk.file for chunk in chunks or [])
@@ -337,30 +335,30 @@ def _join(value: PlainValue, name: str, arrays: dict[str, Array], row_files: Row
 
 def write_pth(path: str | Path, arrays: dict[str, Array]) -> None:
     """Write `arrays` by name, atomically."""
-    kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
 
         def put(name: str, content: bytes) -> None:
             archive.writestr(zipfile.ZipInfo(f"archive/{name}"), content)  # no timestamp: equal arrays give equal files
 
-        put("data.pkl", _pickled(kept))
+        put("data.pkl", _pickled(arrays))
         put("byteorder", b"little")
-        for number, array in enumerate(kept.values()):
+        for number, array in enumerate(arrays.values()):
             put(f"data/{number}", array.astype(array.dtype.newbyteorder("<")).tobytes())
         put("version", b"3\n")
     write_atomically(Path(path), seal_pth(buffer.getvalue()))
 
 
 def seal_pth(content: bytes) -> bytes:
-    """A `.pth` file with its checksum at the end."""
+    """Append the checksum to a `.pth` file."""
     sealed = content[:-2] + struct.pack("<H", len(PTH_MARK) + 64) + PTH_MARK  # length of the comment, comment
     return sealed + hashlib.sha256(sealed).hexdigest().encode()
 
 
 def check_pth(content: bytes, source: str | Path) -> None:
-    """Raise if a `.pth` file is damaged, or larger unpacked than packed. A file that `torch.save` wrote has no checksum
-    of the whole, only one of each entry."""
+    """Raise if a `.pth` file is damaged, or larger unpacked than packed. A file of `torch.save` only has a checksum for
+    each entry."""
     sealed, checksum = content[:-64], content[-64:]
     if sealed.endswith(PTH_MARK):
         whole = hashlib.sha256(sealed).hexdigest().encode() == checksum
@@ -385,13 +383,8 @@ def _pickled(arrays: dict[str, Array]) -> bytes:
 
 
 def _tensor(number: int, array: Array) -> bytes:
-    storage = _tuple(
-        _text("storage"),
-        _global("torch", STORAGES[array.dtype.name]),
-        _text(str(number)),
-        _text("cpu"),
-        _integer(array.size),
-    )
+    kind, size = _global("torch", STORAGES[array.dtype.name]), _integer(array.size)
+    storage = _tuple(_text("storage"), kind, _text(str(number)), _text("cpu"), size)
     strides = [step // array.itemsize for step in array.strides]
     hooks = _global("collections", "OrderedDict") + b")R"  # EMPTY_TUPLE, REDUCE
     shape = _tuple(*map(_integer, array.shape))

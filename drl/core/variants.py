@@ -15,7 +15,6 @@ from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import Factory, Maker, resolve
 from drl.core.specs import Array
 
-AgentClass = Any  # a class of agents, with its classmethod `load`
 PROBES = 2  # observations in a probe; with one alone, shape [1] could be a batch or a column
 
 
@@ -31,50 +30,32 @@ class ModelVariant:
     answers_like: str = ""  # the variant with the same kind of output; "": none
 
 
-def _policy_variant(name: str, title: str, maker: str, module: str = "models") -> ModelVariant:
+def _built_in(name: str, title: str, config: ConfigClass, model: str, agent: str) -> ModelVariant:
+    agents = {engine: f"drl.engines.{engine}.agents:{agent}" for engine in ("torch", "jax")}
     return ModelVariant(
         name=name,
         title=title,
-        config=ModelConfig,
-        makers={engine: f"drl.engines.{engine}.{module}:{maker}" for engine in ("torch", "jax")},
-        agents={
-            "torch": "drl.engines.torch.agents:PolicyAgent",
-            "jax": "drl.engines.jax.agents:PolicyAgent",
-            "numpy": "drl.engines.numpy.acting:NumpyPolicyAgent",
-        },
+        config=config,
+        makers={engine: f"drl.engines.{engine}.{model}" for engine in ("torch", "jax")},
+        agents=agents | {"numpy": f"drl.engines.numpy.acting:Numpy{agent}"},
     )
 
 
-POLICY_VALUE = _policy_variant("policy_value", "policy-value", "make_policy_value_model")
-POLICY_ONLY = _policy_variant("policy_only", "policy-only", "make_policy_model")
-Q_VALUE = ModelVariant(
-    name="q_value",
-    title="q-value",
-    config=QModelConfig,
-    makers={
-        "torch": "drl.engines.torch.models:make_q_value_model",
-        "jax": "drl.engines.jax.models:make_q_value_model",
-    },
-    agents={
-        "torch": "drl.engines.torch.agents:QAgent",
-        "jax": "drl.engines.jax.agents:QAgent",
-        "numpy": "drl.engines.numpy.acting:NumpyQAgent",
-    },
-)
-ACTOR_CRITIC = replace(
-    _policy_variant("actor_critic", "actor-critic", "make_actor_critic", "actor_critics"), config=ActorCriticConfig
-)
-DETERMINISTIC = replace(
-    _policy_variant(
-        "deterministic_actor_critic",
-        "deterministic actor-critic",
-        "make_deterministic_actor_critic",
-        "actor_critics",
-    ),
-    config=ActorCriticConfig,
-)
 VARIANTS: dict[str, ModelVariant] = {
-    variant.name: variant for variant in (POLICY_VALUE, POLICY_ONLY, Q_VALUE, ACTOR_CRITIC, DETERMINISTIC)
+    variant[0]: _built_in(*variant)
+    for variant in (
+        ("policy_value", "policy-value", ModelConfig, "models:make_policy_value_model", "PolicyAgent"),
+        ("policy_only", "policy-only", ModelConfig, "models:make_policy_model", "PolicyAgent"),
+        ("q_value", "q-value", QModelConfig, "models:make_q_value_model", "QAgent"),
+        ("actor_critic", "actor-critic", ActorCriticConfig, "actor_critics:make_actor_critic", "PolicyAgent"),
+        (
+            "deterministic_actor_critic",
+            "deterministic actor-critic",
+            ActorCriticConfig,
+            "actor_critics:make_deterministic_actor_critic",
+            "PolicyAgent",
+        ),
+    )
 }
 
 
@@ -105,8 +86,8 @@ def maker_in(variant: ModelVariant, engine: str) -> Factory:
     return _in_engine(variant, variant.makers, engine)
 
 
-def agent_in(variant: ModelVariant, engine: str) -> AgentClass:
-    """Return the agent class of a variant in an engine."""
+def agent_in(variant: ModelVariant, engine: str) -> Any:
+    """Return the agent class of a variant in an engine, which has a classmethod `load`."""
     return _in_engine(variant, variant.agents, engine)
 
 

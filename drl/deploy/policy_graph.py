@@ -65,8 +65,7 @@ class PolicyGraph:
             raise BadInput(f"{type(agent).__name__} acts neither by a policy nor by action values; it has no export")
         if masked and not agent.action_spec.num_choices:
             raise BadInput("--action-mask on is for actions with choices; this agent's actions are a Box")
-        distribution = agent.distribution if isinstance(agent, PolicyActor) else None
-        return cls(agent.obs_spec, agent.action_spec, agent.normalizer, distribution, masked, rnn_state_size)
+        return cls(agent.obs_spec, agent.action_spec, agent.normalizer, agent.distribution, masked, rnn_state_size)
 
     @property
     def inputs(self) -> list[Port]:

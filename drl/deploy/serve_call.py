@@ -10,10 +10,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from drl.core.errors import BadInput, MissingExtra
+from drl.core.errors import BadInput, MissingExtra, shown
 from drl.core.network_parts import import_plugins
 from drl.core.processes import RunningServer, is_loopback, url_of
-from drl.core.setting_rules import check_size, check_whole, is_score, shown
+from drl.core.setting_rules import check_size, check_whole, is_score
 from drl.runs.folder.finished import AgentLike, Finished, agent_folder, folder_of
 
 

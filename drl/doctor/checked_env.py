@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import getitem
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -218,7 +218,7 @@ def obs_faults(space: GymSpace, obs: RawObs, path: str = "the observation") -> I
     elif not isinstance(space, spaces.Text) and not space.contains(obs):
         if isinstance(obs, float | np.floating) or np.asarray(obs).dtype.kind not in NUMBERS:
             yield _dtype(path, obs, space)
-        elif np.shape(obs) != (space.shape or ()):
+        elif np.asarray(obs).shape != (space.shape or ()):
             yield _shape(path, obs, space)
         else:
             yield ObsFault("outside-space", f"{path} is {shown(obs)}, outside {space}", WIDEN)
@@ -265,7 +265,7 @@ def _dtype(path: str, obs: RawObs, space: GymSpace, fatal: bool = False) -> ObsF
 
 
 def _shape(path: str, obs: RawObs, space: GymSpace, fatal: bool = False) -> ObsFault:
-    seen = f"{path} has the shape {np.shape(obs)}; its space says {space.shape}"
+    seen = f"{path} has the shape {np.asarray(obs).shape}; its space says {space.shape}"
     return ObsFault("observation-shape", seen, "return that shape, or change `observation_space`", fatal)
 
 
@@ -283,7 +283,7 @@ def mask_fault(mask: RawObs, spec: ActionSpec, ended: bool = False) -> tuple[str
     change = f"return {spec.num_choices} numbers of 0 or 1, one per choice, as np.int8"
     parts = mask if isinstance(mask, tuple | list) else [mask]
     try:
-        flat = np.concatenate([np.ravel(part) for part in parts])
+        flat = np.concatenate([np.asarray(part).ravel() for part in parts])
     except ValueError:  # an empty list, or parts that are not arrays
         return f"is {shown(mask)}", change
     if flat.dtype.kind not in NUMBERS or not np.isin(flat, (0, 1)).all():
@@ -322,7 +322,7 @@ def box_columns(space: GymSpace) -> list[tuple[str, float, float]]:
     return columns if len(columns) <= MOST_NUMBERS else []
 
 
-def box_row(space: GymSpace, obs: RawObs) -> Array:
+def box_row(space: GymSpace, obs: Any) -> Array:
     """Return the numbers named by `box_columns`."""
     rows = [np.asarray(reduce(getitem, path, obs), np.float64).ravel() for path, _ in _boxes(space)]
     row = np.concatenate(rows) if rows else np.zeros(0)

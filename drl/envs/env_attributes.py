@@ -164,7 +164,7 @@ def set_before(changes: Iterable[Change], set_value: Callable[[str, EnvValue], N
 
 
 def replayed(
-    actions: Sequence[EnvValue] | Array, changes: Sequence[Change], set_value: Callable[[str, EnvValue], None]
+    actions: Sequence[EnvValue] | Array, changes: Sequence[Change], set_value: Callable[[str, object], None]
 ) -> Iterator[EnvValue]:
     """Yield the actions of an episode, integers as Python's; before each of them, repeat the changes made there."""
     if isinstance(actions, np.ndarray) and actions.ndim == 1:

@@ -18,10 +18,10 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 
 from drl.core.configs import Whole
 from drl.core.contracts import VecEnv
-from drl.core.errors import BadInput, UnusableFile, did_you_mean, one_line
-from drl.core.named_objects import is_given, name_of
+from drl.core.errors import BadInput, UnusableFile, did_you_mean, one_line, shown
+from drl.core.network_parts import is_given, name_of
 from drl.core.safe_files import read_plain
-from drl.core.setting_rules import plain_setting, shown
+from drl.core.setting_rules import plain_setting
 from drl.envs.env_names import (
     PREFIX,
     ParallelGame,

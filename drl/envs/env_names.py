@@ -1,6 +1,6 @@
 """Environments and wrappers by name.
 
-- names of `drl.core.named_objects`: objects passed in Python, or defined by a module or file (`find_object`)
+- names of `drl.core.network_parts`: objects passed in Python, or defined by a module or file (`find_object`)
 - ids of well-known packages, without `module:` in front: the package is imported (`import_package_of`)
 - wrappers: `TimeLimit:max_episode_steps=200`, `minigrid.wrappers:FlatObsWrapper`, `my_file.py:MyWrapper`
 - games of several agents: `pettingzoo:NAME` (`find_game`)
@@ -28,7 +28,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
-from drl.core.named_objects import IN_MEMORY, given_objects, is_given, name_of
+from drl.core.network_parts import IN_MEMORY, given_objects, is_given, name_of
 from drl.core.safe_files import parse_yaml
 from drl.core.specs import RawObs
 from drl.envs.env_wrappers import OneHotCells
@@ -281,7 +281,7 @@ def find_game(env_id: str) -> Callable[..., object]:
     make = getattr(found, "parallel_env", None) or getattr(found, "env", None)
     if not callable(make):
         raise BadInput(f"{module} has no parallel_env; expected a module with a function parallel_env(render_mode=…)")
-    return make  # type: ignore[no-any-return]
+    return make
 
 
 def _cannot_import(env_id: str, module: str, error: BaseException | None) -> BadInput:
@@ -310,7 +310,7 @@ def as_parallel(env: object, name: str) -> ParallelGame:
     if library is None or not is_game(env):
         raise BadInput(f"{name} gave {type(env).__name__}; expected a ParallelEnv of PettingZoo")
     if isinstance(env, library.ParallelEnv):
-        return env  # type: ignore[no-any-return]
+        return env
     if not env.metadata.get("is_parallelizable"):  # type: ignore[attr-defined]
         raise BadInput(
             f"{name} is played in turns (PettingZoo's AEC API); expected a game in which all agents act at once, "
@@ -318,4 +318,4 @@ def as_parallel(env: object, name: str) -> ParallelGame:
         )
     from pettingzoo.utils.conversions import aec_to_parallel
 
-    return aec_to_parallel(env)  # type: ignore[no-any-return]
+    return aec_to_parallel(env)

@@ -68,10 +68,10 @@ class VecEnvWrapper(VecEnv):
     def get(self, name: str) -> list[EnvValue]:
         return self.envs.get(name)
 
-    def set(self, name: str, value: EnvValue) -> None:
+    def set(self, name: str, value: object) -> None:
         self.envs.set(name, value)
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> list[EnvValue]:
         return self.envs.call(name, *args, **kwargs)
 
     @property

@@ -18,7 +18,7 @@ from drl.core.contracts import EnvChange, VecEnv
 from drl.core.errors import BadInput, EnvFailed, NonFinite, plural
 from drl.core.log import NO_NUMBERS, Change, Episode, Played, wrong_name
 from drl.core.seeding import Seeds
-from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
+from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.env_attributes import Changes, access, own_copy, set_on
 from drl.envs.faults import reason
@@ -292,23 +292,23 @@ class CountedVecEnv(VecEnv):
     def changes(self) -> list[EnvChange]:
         return self.recorded.changes
 
-    def get(self, name: str) -> list[EnvValue]:
+    def get(self, name: str) -> list[object]:
         return self._access("get", name)
 
-    def set(self, name: str, value: EnvValue) -> None:
+    def set(self, name: str, value: object) -> None:
         self._access("check_set", name, value)
         self.recorded.add(EnvChange(name, value), self.stats.tick)
         self._access("set", name, value)
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> list[object]:
         answers = self._access("call", name, (args, kwargs))
         if all(answer is None for answer in answers):  # a method that returns nothing is called to change something
             self.recorded.add(EnvChange(name, None, (args, kwargs)), self.stats.tick)
         return answers
 
-    def _access(self, what: str, name: str, content: object = None) -> list[EnvValue]:
+    def _access(self, what: str, name: str, content: object = None) -> list[object]:
         """Do `access` on every target."""
-        answers: list[EnvValue] = []
+        answers: list[object] = []
         for index, target in enumerate(self.targets):
             try:
                 if what == "set":

@@ -101,7 +101,7 @@ def action_spec(space: GymSpace) -> ActionSpec:
     )
 
 
-def collate(spec: ObsSpec, observations: Sequence[RawObs]) -> RawObs:
+def collate(spec: ObsSpec, observations: Sequence[Any]) -> RawObs:
     """Combine single observations, as environments return them, into the batch that `spec.encode` takes.
 
     >>> collate(ObsSpec("discrete", sizes=(3,)), [2, 0])
@@ -152,8 +152,8 @@ def mask_reader(env: GymEnv) -> Reader:
 
 def flat_mask(mask: RawObs) -> Array:
     """Return one environment's mask as a vector. With several entries it may be a list of parts of any length."""
-    parts = [np.ravel(part) for part in mask] if isinstance(mask, tuple | list) else [np.ravel(mask)]
-    return np.concatenate(parts).astype(bool)
+    parts = mask if isinstance(mask, tuple | list) else [mask]
+    return np.concatenate([np.asarray(part).ravel() for part in parts]).astype(bool)
 
 
 def masks_in_infos(infos: Info, num_envs: int) -> list[object]:

@@ -173,7 +173,7 @@ class SyncVecEnv(ReplayableVecEnv):
         self._until_clock = 0
         return self.stats.continued(self._play_again)
 
-    def _play_again(self, index: int) -> RawObs:
+    def _play_again(self, index: int) -> Array:
         """Restore an environment in its running episode; return its last observation."""
         actions, changes = self.stats.running_actions(index), self.stats.running_changes(index)
         set_value = partial(self._set, index)
@@ -181,7 +181,7 @@ class SyncVecEnv(ReplayableVecEnv):
         obs, _ = self._begin(index, self.stats.seed_of(index))
         for action in replayed(actions, changes, set_value):
             obs = self._steps[index](action)[0]
-        return obs if self._is_box else self.obs_spec.encode_one(obs)
+        return np.asarray(obs) if self._is_box else self.obs_spec.encode_one(obs)
 
     def _set(self, index: int, name: str, value: object) -> None:
         super()._set(index, name, value)

@@ -11,14 +11,13 @@ from drl.agents.agent_env import EnvOptions, open_vec_env
 from drl.algorithms import find_algorithm
 from drl.core.agent_files import Start
 from drl.core.configs import Config, ReplayConfig
-from drl.core.contracts import AnyCollector, VecEnv
+from drl.core.contracts import AnyCollector, Batch, VecEnv
 from drl.core.errors import BadInput, MissingExtra, plural
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler, return_bound
 from drl.core.seeding import Seeds
 from drl.core.setting_rules import check_memory
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec, PlainDict, Specs
-from drl.core.transition import Batch
 from drl.engines.numpy.exploration import make_exploration
 from drl.envs.env_config import given_vector
 from drl.envs.episode_stats import reward_threshold

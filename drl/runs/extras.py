@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar, final, runtime_checka
 
 from drl.agents.evaluation import Evaluation
 from drl.algorithms import find_algorithm
-from drl.core.contracts import Agent, Algorithm, Buffer, ReachableEnvs, Tracker
+from drl.core.contracts import Agent, Algorithm, Batch, Buffer, ReachableEnvs, Tracker
 from drl.core.errors import BadInput
 from drl.core.log import Log
-from drl.core.named_objects import name_of
-from drl.core.specs import EnvValue
+from drl.core.network_parts import name_of
 from drl.core.state_files import StateDict
-from drl.core.transition import Batch
 from drl.envs.env_attributes import restored, stored
 from drl.runs.folder.run_folder import Run
 from drl.settings.experiment import Experiment
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from drl.runs.building import AnyTrainer
 
 Result = TypeVar("Result")
-Evaluate = Callable[[int | None, int | None, bool, Mapping[str, EnvValue]], Evaluation]
+Evaluate = Callable[[int | None, int | None, bool, Mapping[str, object]], Evaluation]
 
 
 @final
@@ -72,7 +70,7 @@ class Context:
         *,
         seed: int | None = None,
         explore: bool = False,
-        attributes: Mapping[str, EnvValue] | None = None,
+        attributes: Mapping[str, object] | None = None,
     ) -> Evaluation:
         """Play episodes in separate environments, without affecting training. Defaults are the run's evaluation
         settings. `attributes` are set on these environments only, after the run's own changes."""

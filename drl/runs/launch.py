@@ -13,8 +13,7 @@ from typing import NamedTuple
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile, one_line, plural, shown
-from drl.core.named_objects import name_of
-from drl.core.network_parts import function_modules, import_plugins
+from drl.core.network_parts import function_modules, import_plugins, name_of
 from drl.core.specs import PlainDict, PlainValue
 from drl.core.state_files import StateDict
 from drl.envs.env_config import AnyEnv, as_config, check_trusted

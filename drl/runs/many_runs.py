@@ -18,8 +18,7 @@ from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.core.agent_files import open_agent
 from drl.core.errors import DrlError, Interrupted, advice_of
 from drl.core.log import Log
-from drl.core.named_objects import give_objects, given_objects
-from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, OPTIMIZERS, import_plugins
+from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, OPTIMIZERS, give_objects, given_objects, import_plugins
 from drl.core.processes import LocalProcesses
 from drl.core.schedules import FUNCTIONS
 from drl.core.specs import PlainDict

@@ -17,7 +17,6 @@ from drl.core.contracts import EnvChange, Tracker, repeat_changes
 from drl.core.errors import BadInput, EnvFailed, Interrupted, NonFinite, advise
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Log
-from drl.core.specs import EnvValue
 from drl.core.state_files import StateDict
 from drl.envs.env_config import EnvConfig, without_vector
 from drl.envs.faults import reason
@@ -211,7 +210,7 @@ class Session:
         episodes: int | None = None,
         seed: int | None = None,
         explore: bool = False,
-        attributes: Mapping[str, EnvValue] = MappingProxyType({}),
+        attributes: Mapping[str, object] = MappingProxyType({}),
     ) -> Evaluation:
         """A signal ends it at once: `resume` begins it again."""
         if self.env is None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from drl.algorithms import find_algorithm
 from drl.core.configs import Config, as_pairs, plain_pairs, stated_type
-from drl.core.errors import BadInput, UnusableFile, did_you_mean
+from drl.core.errors import BadInput, UnusableFile, did_you_mean, shown
 from drl.core.network_parts import BACKBONES
 from drl.core.safe_files import read_yaml_file
 from drl.core.setting_rules import (
@@ -26,7 +26,6 @@ from drl.core.setting_rules import (
     check_size,
     one_of,
     plain_setting,
-    shown,
 )
 from drl.core.specs import PlainDict, PlainValue
 from drl.envs.atari import usual_frame_stack

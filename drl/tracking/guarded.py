@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from drl.core.contracts import Tracker
-from drl.core.log import GROUPS, Log
+from drl.core.log import Log
 
 SECONDS = 10.0  # after which a call to a user's tracker counts as hanging
 START_SECONDS, FINISH_SECONDS = 10.0, 60.0  # limits for connecting and for the last upload
@@ -124,7 +124,7 @@ class InThread:
         threading.Thread(target=self._work, name=type(tracker).__name__, daemon=True).start()
 
     def write(self, log: Log) -> None:
-        groups = {name: dict(getattr(log, name)) for name in GROUPS}
+        groups = {name: dict(numbers) for name, numbers in log.groups.items()}
         copy = dataclasses.replace(log, **groups, finished=list(log.finished))  # type: ignore[arg-type]
         self._call(lambda: self.tracker.write(copy))
 

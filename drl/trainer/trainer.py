@@ -11,15 +11,24 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, CollectedStep, EnvChange, VecEnv
+from drl.core.contracts import (
+    Agent,
+    Algorithm,
+    AnyCollector,
+    Batch,
+    Buffer,
+    CollectedStep,
+    EnvChange,
+    RolloutBatch,
+    VecEnv,
+)
 from drl.core.errors import BadInput, NonFinite, plural
-from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log
+from drl.core.log import NO_NUMBERS, Episode, Log
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import stream_of
 from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
-from drl.core.transition import Batch, RolloutBatch
 from drl.core.variants import require_variant
 from drl.trainer.trainer_loop import Stopped, TrainerLoop
 
@@ -114,7 +123,7 @@ class TrainingStats:
             finished=self.finished,
         )
         self.finished, self.new_steps, self.reward_sum = [], 0, 0.0
-        numbers = {f"{group}/{name}": value for group in GROUPS for name, value in getattr(log, group).items()}
+        numbers = {f"{group}/{name}": value for group, part in log.groups.items() for name, value in part.items()}
         if bad := [name for name, value in numbers.items() if not math.isfinite(value)]:
             raise NonFinite(
                 f"{', '.join(bad)} became non-finite at environment step {log.env_steps}; "
@@ -186,10 +195,10 @@ class Collector:
     def get(self, name: str) -> list[EnvValue]:
         return self.envs.get(name)
 
-    def set(self, name: str, value: EnvValue) -> None:
+    def set(self, name: str, value: object) -> None:
         self.envs.set(name, value)
 
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+    def call(self, name: str, /, *args: object, **kwargs: object) -> list[EnvValue]:
         return self.envs.call(name, *args, **kwargs)
 
     @property
@@ -419,7 +428,7 @@ def _buffer_for(algorithm: Algorithm[BatchT], envs: VecEnv | AnyCollector) -> Bu
         raise BadInput(f"{type(algorithm).__name__} has no record that names its buffer; pass one: buffer=…")
     options = {"rng": stream_of(envs, "replay"), "frame_stack": getattr(envs, "frame_stack", 1)}
     make = resolve(record.buffer.make)
-    return make(algorithm.config, record.buffer.config(), envs, **options)  # type: ignore[attr-defined, no-any-return]
+    return make(algorithm.config, record.buffer.config(), envs, **options)  # type: ignore[attr-defined]
 
 
 def _means(logs: list[dict[str, float]]) -> dict[str, float]:

@@ -78,7 +78,7 @@ def test_a_card_has_a_checksum_of_its_own_since_format_3(tmp_path):
     write_agent(tmp_path, card, {"w": np.zeros(3)})
     path = tmp_path / "card.json"
     written = json.loads(path.read_text())
-    for change in ({"engine": "jax"}, {"format": 2}, {"content_checksum": "0"}):
+    for change in ({"engine": "jax"}, {"content_checksum": "0"}):
         path.write_text(json.dumps(written | change, indent=2) + "\n")
         with pytest.raises(UnusableFile, match="damaged"):
             read_agent(tmp_path)
@@ -89,8 +89,9 @@ def test_a_card_has_a_checksum_of_its_own_since_format_3(tmp_path):
     path.write_text(json.dumps(written, indent=2) + "\n")
     with pytest.raises(UnusableFile, match="damaged"):
         read_agent(tmp_path)
-    path.write_text(json.dumps(written | {"format": 2}))  # as earlier versions wrote it
-    assert read_agent(tmp_path)[0]["engine"] == "torch"
+    path.write_text(json.dumps(written | {"format": 2}))
+    with pytest.raises(UnusableFile, match="has format 2, this drl reads format 3"):
+        read_agent(tmp_path)
 
 
 def test_a_killed_process_leaves_no_drafts_for_ever(tmp_path):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from drl.algorithms import ALGORITHMS
+from drl.core.contracts import ReplayBatch
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
-from drl.core.transition import ReplayBatch
 from drl.engines.jax import off_policy
 from drl.engines.jax.build import build_learner as build_jax
 from drl.engines.jax.ops import replay_rows

@@ -11,10 +11,10 @@ import torch
 from drl.algorithms import ALGORITHMS
 from drl.algorithms.ppo import PPOConfig
 from drl.core.configs import ModelConfig
+from drl.core.contracts import RolloutBatch
 from drl.core.errors import BadInput
 from drl.core.schedules import register_schedule
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
-from drl.core.transition import RolloutBatch
 from drl.engines.jax.fused import fused_trainer
 from drl.engines.torch.algorithms.ppo import PPO
 from drl.engines.torch.models import make_policy_value_model

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from drl.core.errors import BadInput
-from drl.core.named_objects import name_of
+from drl.core.network_parts import name_of
 from drl.envs.env_config import EnvConfig, as_config, check_trusted, given_vector, without_vector
 from drl.envs.env_names import find_object, split_wrapper
 from drl.envs.make_vec_env import make_env, make_vec_env

@@ -474,14 +474,12 @@ def test_settings_that_were_edited_are_not_resumed(tmp_path, capsys):
     assert "drl fork" in said
 
 
-def test_runs_of_earlier_versions_have_no_checksums(tmp_path):
-    settings = CASES["ppo"].to_flat() | {"total_timesteps": 64, "evaluation_episodes": 1, "results_dir": str(tmp_path)}
-    run = Run.create("x", settings, tmp_path)
+def test_runs_without_a_format_are_refused(tmp_path):
+    run = Run.create("x", CASES["ppo"].to_flat() | {"results_dir": str(tmp_path)}, tmp_path)
     run.close()
     (run.folder / "run.json").write_text('{"status": "unfinished", "seed": 1}')
-    assert resume(run.folder, console=False).status == "finished"
-    assert json.loads((run.folder / "run.json").read_text())["format"] == 2
-    assert not is_unfinished(run.folder)
+    with pytest.raises(UnusableFile, match="has format None, this drl reads format 2"):
+        resume(run.folder, console=False)
 
 
 def test_a_damaged_run_does_not_keep_the_others_from_going_on(tmp_path, capsys):

@@ -82,7 +82,7 @@ def kill_and_resume(start, arguments, folder, seconds, kills, rng):
         run = next((path.parent for path in folder.rglob("run.json")), None)
         if run is not None and alive:
             hits += 1
-            assert read_sealed(run / "run.json", (2,), unsealed=None)["status"] != "running"
+            assert read_sealed(run / "run.json", 2)["status"] != "running"
             agents = [*run.glob("agent/card.json"), *run.glob("models/best_agent/card.json")]
             assert main(["evaluate", str(run), "--episodes", "1"]) == (0 if agents else 2)
             stored = Checkpoints(run / "checkpoints").stored()
@@ -129,7 +129,7 @@ def check(algorithm, flags, start, kills, tmp_path, tally):
         best = [each / "models" / "best_agent" / "card.json" for each in (run, whole)]
         assert best[0].exists() == best[1].exists()
         assert not best[0].exists() or best[0].read_text() == best[1].read_text()
-        record = read_sealed(run / "run.json", (2,), unsealed=None)
+        record = read_sealed(run / "run.json", 2)
         assert record["status"] == "finished"
         assert all(each["resumed"] == "exact" for each in record.get("resumed", []))
         assert not list(Path(run).rglob("*.part"))

@@ -5,11 +5,10 @@ from typing import Any
 from drl.algorithms import learner_parts
 from drl.core.agent_files import Start
 from drl.core.configs import Config
-from drl.core.contracts import Algorithm
+from drl.core.contracts import Algorithm, Batch
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.core.specs import Specs
-from drl.core.transition import Batch
 from drl.core.variants import agent_in, maker_in
 from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.model_state import ModelState

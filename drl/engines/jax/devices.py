@@ -11,12 +11,11 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from drl.core.contracts import Learned
+from drl.core.contracts import Batch, Learned
 from drl.core.errors import BadInput
 from drl.core.safe_files import cache_folder
 from drl.core.specs import Array
 from drl.core.state_files import StateDict
-from drl.core.transition import Batch
 from drl.engines.jax.layers import Tree
 
 

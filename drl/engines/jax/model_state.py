@@ -71,7 +71,7 @@ def place(params: Tree, device: str) -> Tree:
     if device == "auto" or device == jax.default_backend():
         return params
     try:
-        return jax.device_put(params, jax.devices(device)[0])  # type: ignore[no-any-return]
+        return jax.device_put(params, jax.devices(device)[0])
     except RuntimeError:
         raise BadInput(f"device {device!r} is not available on this machine; use --device auto or cpu") from None
 

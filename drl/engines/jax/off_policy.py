@@ -13,10 +13,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from drl.algorithms.off_policy import OffPolicyConfig, check_critics
-from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss, Rates
+from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss, Rates, ReplayBatch
 from drl.core.errors import BadInput
 from drl.core.specs import AnyArray, Specs
-from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
 from drl.engines.jax.actor_critics import ActorCritic
 from drl.engines.jax.backbones import Obs
@@ -127,7 +126,7 @@ class PureOffPolicy(Pure):
     @property
     def target_actor(self) -> bool:
         """Whether there is a target network of the actor."""
-        return self.algorithm.TARGET_ACTOR and self.config.target_network  # type: ignore[no-any-return]
+        return self.algorithm.TARGET_ACTOR and self.config.target_network
 
     def targets(self, params: Params) -> Params:
         """Copies of the parameters that have a target network."""
@@ -224,7 +223,7 @@ class PureOffPolicy(Pure):
             action, log_prob = hooks.action(dist_params, draws.noise, rows.action_mask)
             q = self.model.q(state.params, rows.obs, action)
             q = self.model.critic.head.q_values(q if action is None else q.squeeze(2))
-            return hooks.actor_loss(ActorOutputs(dist_params, action, log_prob, q), rows, rates)  # type: ignore[no-any-return]
+            return hooks.actor_loss(ActorOutputs(dist_params, action, log_prob, q), rows, rates)
 
         rate = rate * np.float32((config.actor_learning_rate or config.learning_rate) / config.learning_rate)
         actor, actor_optimizer, result, norm = self.descend(

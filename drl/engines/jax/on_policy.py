@@ -10,9 +10,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from drl.core.configs import Config
-from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
+from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates, RolloutBatch
 from drl.core.specs import AnyArray, Distribution, Specs
-from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.backbones import Obs, fields
 from drl.engines.jax.devices import split_rows

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from drl.core.contracts import ReplayBatch
 from drl.core.errors import BadInput
 from drl.core.specs import AnyArray, Distribution
-from drl.core.transition import ReplayBatch
 from drl.engines.jax.backbones import Obs, fields
 from drl.engines.numpy.distributions import ILLEGAL, INSIDE, QUADRATURE
 

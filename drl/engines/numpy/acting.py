@@ -39,6 +39,7 @@ class Actor(ABC):
     rnn_state_size: int = 0  # numbers per environment; 0 if not recurrent
     exploration: AnyExploration | None = None  # None: it samples from its policy
     golden_inputs: GoldenInputs | None = None  # observations of its golden pairs; None: random ones
+    distribution: Distribution | None = None  # of its policy; None: it acts by action values
 
     def __init__(self, specs: Specs, normalizer: ObsNormalizer | None = None, rng: np.random.Generator | None = None):
         self.obs_spec: ObsSpec = specs.obs_spec
@@ -54,6 +55,9 @@ class Actor(ABC):
     @abstractmethod
     def explain_encoded(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
         """`explain` for encoded observations `[N, …]`."""
+
+    def outputs(self, obs: Array) -> Array | None:
+        return None
 
     def act(self, obs: object, explore: bool = False, action_mask: Array | None = None) -> Array:
         """`explore=False` gives the best action, for evaluation and deployment. The mask of legal actions is an

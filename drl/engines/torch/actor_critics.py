@@ -98,11 +98,11 @@ class Critics(nn.ModuleList):
 
     def normed_weights(self) -> list[Tensor]:
         """Weights of the layers with a normalization behind them, whose scale does not change the values."""
-        return [layer.weight for critic in self for layer in _normed_layers(critic.backbone)]  # type: ignore[union-attr, arg-type]
+        return [layer.weight for critic in self for layer in _normed_layers(critic.backbone)]  # type: ignore[arg-type]
 
     def norms(self) -> list[BatchRenorm]:
         """Batch renormalizations, in the order of `statistics`."""
-        return [norm for critic in self for norm in getattr(critic.backbone, "norms", [])]  # type: ignore[union-attr]
+        return [norm for critic in self for norm in getattr(critic.backbone, "norms", [])]
 
 
 def _normed_layers(backbone: nn.Module) -> list[nn.Linear]:

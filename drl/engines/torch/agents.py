@@ -127,7 +127,7 @@ class PolicyAgent(PolicyActor, TorchAgent):
         super().take(model, exploration)
         self.exploration = self.explore_by(exploration, model, self._probe)
         actor = model.actor if type(model) is ActorCritic else model
-        self._policy = NumpyViews(actor, policy_views)  # type: ignore[arg-type]
+        self._policy = NumpyViews(actor, policy_views)
         self._memory = NumpyViews(model, recurrent_views)
 
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:

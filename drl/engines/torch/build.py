@@ -8,11 +8,10 @@ from torch import nn
 from drl.algorithms import learner_parts
 from drl.core.agent_files import Start
 from drl.core.configs import Config
-from drl.core.contracts import Algorithm
+from drl.core.contracts import Algorithm, Batch
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds, seeds_of
 from drl.core.specs import Specs
-from drl.core.transition import Batch
 from drl.core.variants import agent_in, maker_in
 from drl.engines.torch.agents import TorchAgent
 from drl.engines.torch.models import load_parameters, parameters_by_name, set_threads

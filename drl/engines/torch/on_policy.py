@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drl.core.contracts import RolloutBatch
 from drl.core.errors import BadInput
 from drl.core.specs import Array, Distribution
-from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.recurrent import Sequences, one_step, sequences, successors
 

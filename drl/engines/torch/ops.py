@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from drl.core.contracts import ReplayBatch
 from drl.core.errors import BadInput
 from drl.core.specs import Array, Distribution
-from drl.core.transition import ReplayBatch
 from drl.engines.numpy.distributions import ILLEGAL, INSIDE, QUADRATURE
 
 Obs = Tensor | dict[str, Tensor]  # what a model sees; a dict for observations with several parts

@@ -16,9 +16,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
+from drl.core.contracts import RolloutBatch
 from drl.core.errors import BadInput
 from drl.core.specs import Array
-from drl.core.transition import RolloutBatch
 from drl.engines.numpy.networks import CARRIED
 from drl.engines.torch.ops import Obs, take_rows, to_tensors
 

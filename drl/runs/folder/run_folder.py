@@ -20,8 +20,7 @@ import yaml
 from drl.core.agent_files import find_agent
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.named_objects import IN_MEMORY, given_objects
-from drl.core.network_parts import function_modules
+from drl.core.network_parts import IN_MEMORY, function_modules, given_objects
 from drl.core.safe_files import (
     ARRIVING,
     MOST_SETTINGS,
@@ -42,7 +41,7 @@ from drl.trainer.trainer_loop import TrainerLoop
 
 SIGNATURE = "signature"  # its entry in run.json
 KEY_BYTES = 32
-RUN_FORMAT = 2  # of run.json; earlier ones have neither a format nor a checksum
+RUN_FORMAT = 2  # of run.json
 LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # neither a link nor a pipe
 _OWN: list[tuple[int, int]] = []  # lock files that this process holds
 UNFINISHED = "unfinished"  # status while a run is in progress, and for ever if its process is killed
@@ -166,7 +165,7 @@ class Run:
 
 def read_record(folder: Path) -> PlainDict:
     """The content of `run.json`, verified."""
-    record = read_sealed(folder / "run.json", (None, RUN_FORMAT), unsealed=None)
+    record = read_sealed(folder / "run.json", RUN_FORMAT)
     for name, kind in (("seed", int), ("status", str), ("resumed", list)):
         if not isinstance(record.get(name, kind()), kind):
             raise UnusableFile(f"{folder}/run.json has {name} {record[name]!r:.80}; expected a {kind.__name__}")

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.contracts import ReplayBatch, RolloutBatch
 from drl.core.network_parts import ACTIVATIONS
 from drl.core.specs import ActionSpec, ObsSpec
-from drl.core.transition import ReplayBatch, RolloutBatch
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.jax import on_policy
 from drl.engines.jax.algorithms import dqn

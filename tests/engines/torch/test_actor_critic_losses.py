@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from drl.algorithms import ALGORITHMS
+from drl.core.contracts import ReplayBatch
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec
-from drl.core.transition import ReplayBatch
 from drl.engines.numpy.distributions import UpdateDraws, draw_update
 from drl.engines.torch import ops
 from drl.engines.torch.actor_critics import critic_errors, critic_target, reduced

@@ -10,11 +10,10 @@ from drl.agents.load_agent import load_agent
 from drl.algorithms.dqn import DQNConfig
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.core.configs import EpsilonGreedyConfig, NoSettings, QModelConfig, ReplayConfig
-from drl.core.contracts import Loss
+from drl.core.contracts import Loss, ReplayBatch
 from drl.core.schedules import epsilon_schedule
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
-from drl.core.transition import ReplayBatch
 from drl.engines.numpy.exploration import EpsilonGreedy
 from drl.engines.torch import ops
 from drl.engines.torch.agents import QAgent

@@ -79,7 +79,7 @@ def test_reinforce_values_a_truncated_tail_as_far_as_its_baseline_can():
 
 
 def _one_truncated_row():
-    from drl.core.transition import RolloutBatch
+    from drl.core.contracts import RolloutBatch
 
     zeros, true, false = np.zeros((1, 1, 1), np.float32), np.ones((1, 1), bool), np.zeros((1, 1), bool)
     return RolloutBatch(

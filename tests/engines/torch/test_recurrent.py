@@ -9,10 +9,10 @@ from drl.algorithms.a2c import A2CConfig
 from drl.algorithms.ppo import PPOConfig
 from drl.algorithms.reinforce import ReinforceConfig
 from drl.core.configs import ModelConfig
+from drl.core.contracts import RolloutBatch
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec
-from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops, recurrent
 from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.algorithms.ppo import PPO

@@ -13,11 +13,10 @@ import drl
 from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.algorithms.ppo import PPOConfig
 from drl.core.configs import ModelConfig
-from drl.core.contracts import Loss
+from drl.core.contracts import Loss, ReplayBatch
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
-from drl.core.transition import ReplayBatch
 from drl.engines.torch.algorithms.dqn import DQN
 from drl.engines.torch.algorithms.ppo import PPO
 from drl.engines.torch.algorithms.sac import SAC

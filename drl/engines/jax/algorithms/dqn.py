@@ -16,9 +16,8 @@ from jax.typing import ArrayLike
 
 from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.algorithms.dqn import RECORD, DQNConfig
-from drl.core.contracts import Learned, Loss, QOutputs, Rates
+from drl.core.contracts import Learned, Loss, QOutputs, Rates, ReplayBatch
 from drl.core.specs import AnyArray, Array, Specs
-from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
 from drl.engines.jax.backbones import fields
 from drl.engines.jax.devices import split_rows
@@ -85,7 +84,7 @@ class PureDQN(Pure):
             selector = jax.lax.stop_gradient(self.model.apply(online, rows.next_obs)) if self.config.double else next_q
             outputs = QOutputs(self.model.apply(online, rows.obs), next_q, selector)
             target = jax.lax.stop_gradient(hooks.target(outputs, rows, named_rates))
-            return hooks.loss(outputs._replace(target=target), rows, named_rates)  # type: ignore[no-any-return]
+            return hooks.loss(outputs._replace(target=target), rows, named_rates)
 
         params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
         # 0 between two updates of the target network.

@@ -11,11 +11,10 @@ from jax.typing import ArrayLike
 
 from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.algorithms.ppo import RECORD, PPOConfig
-from drl.core.contracts import Loss, PolicyOutputs, Rates
+from drl.core.contracts import Loss, PolicyOutputs, Rates, RolloutBatch
 from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, schedule_of
 from drl.core.specs import Specs
-from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.devices import split_rows
 from drl.engines.jax.learner import LearnerState, Metrics, Pure

@@ -10,9 +10,8 @@ from jax.typing import ArrayLike
 
 from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.algorithms.reinforce import RECORD, ReinforceConfig
-from drl.core.contracts import Loss, PolicyOutputs, Rates
+from drl.core.contracts import Loss, PolicyOutputs, Rates, RolloutBatch
 from drl.core.specs import AnyArray, Array
-from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Tree

@@ -77,12 +77,12 @@ def _begin(program: FusedProgram, params: Tree, keys: jax.Array) -> Carry:
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
 def _one(program: FusedProgram, room: int, carry: Carry, count: ArrayLike) -> tuple[Carry, Report]:
     carry, reports = _chunk(program, room, jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), carry), count)
-    return jax.tree.map(lambda leaf: leaf[None], (carry, reports))  # type: ignore[no-any-return]
+    return jax.tree.map(lambda leaf: leaf[None], (carry, reports))
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
 def _several(program: FusedProgram, room: int, carry: Carry, count: ArrayLike) -> tuple[Carry, Report]:
-    return jax.vmap(lambda one: _chunk(program, room, one, count))(carry)  # type: ignore[no-any-return]
+    return jax.vmap(lambda one: _chunk(program, room, one, count))(carry)
 
 
 class FusedLearner:

@@ -9,10 +9,9 @@ from torch import nn
 
 from drl.algorithms.a2c import RECORD, A2CConfig
 from drl.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
+from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates, RolloutBatch
 from drl.core.schedules import Schedule, changing_rates, values_at
 from drl.core.specs import Distribution, Specs
-from drl.core.transition import RolloutBatch
 from drl.engines.numpy.model_kinds import distribution_of
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.algorithms.dqn import RECORD, DQNConfig
-from drl.core.contracts import Learned, Loss, QOutputs, Rates
+from drl.core.contracts import Learned, Loss, QOutputs, Rates, ReplayBatch
 from drl.core.specs import Array, Specs
-from drl.core.transition import ReplayBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer, Target
 from drl.engines.torch.layers import NoisyLinear, noisy_layers, resample

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.algorithms.sac import LIKELY, SAC_RECORD, SACConfig
-from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss, Rates
+from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss, Rates, ReplayBatch
 from drl.core.schedules import rates_type
 from drl.core.specs import Specs
-from drl.core.transition import ReplayBatch
 from drl.engines.numpy.distributions import UpdateDraws, draw_update
 from drl.engines.torch import ops
 from drl.engines.torch.actor_critics import Critics, critic_errors, critic_target, norm_weights, reduced, update_norms
