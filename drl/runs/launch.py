@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
@@ -16,11 +15,9 @@ from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile, one_
 from drl.core.named_objects import name_of
 from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict, PlainValue
-from drl.core.state_files import StateDict
 from drl.envs.env_config import AnyEnv, as_config
 from drl.envs.env_names import WrapperLike, wrapper_names
 from drl.envs.env_specs import check_trusted
-from drl.runs import stages
 from drl.runs.building import AnyTrainer, build_seed_batch, check_budget, in_one_program, open_trainer
 from drl.runs.extras import NOTHING, Extras, MakeTrackers, OnLog, Stage
 from drl.runs.folder.checkpoints import Checkpoints
@@ -28,7 +25,8 @@ from drl.runs.folder.finished import Finished, RunLike, folder_of, resume_line
 from drl.runs.folder.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
 from drl.runs.folder.run_writer import BestModelCopy
 from drl.runs.many_runs import train_in_processes
-from drl.runs.session import Session, drive, say, sync_points
+from drl.runs.session import DOES_NOT_FIT, Origin, Session, drive, say, sync_points
+from drl.runs.stages import BestModel
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment, RunConfig
 from drl.tracking.console import ConsoleTracker, QuietConsole
@@ -39,7 +37,6 @@ from drl.tracking.plots import plot_compare
 from drl.tracking.tensorboard_events import TensorBoardTracker
 from drl.tracking.wandb_runs import WandbTracker
 
-DOES_NOT_FIT = (ValueError, KeyError, RuntimeError, TypeError, IndexError, AttributeError, OverflowError)
 # Settings that a checkpoint's state belongs to.
 KEPT_BY_FORKS = (
     "algorithm",
@@ -55,14 +52,6 @@ KEPT_BY_FORKS = (
     "from_agent",
     "her",
 )
-
-
-class Origin(NamedTuple):
-    """The starting point of a fork."""
-
-    folder: Path  # the other run
-    state: StateDict
-    changes: PlainDict
 
 
 def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True) -> Finished:
@@ -249,17 +238,9 @@ def _train(
         with signals.held():
             extras.saved(run.folder)
         if resumed is not None:
-            _continue(session)
+            session.resume()
         if origin is not None:
-            session.best.load_state_dict(origin.state["best"])
-            if extras.stages:
-                extras.check_state(origin.state.get("stages") or {})
-                extras.load_state_dict(origin.state.get("stages") or {})
-            if "evaluation_steps" in origin.state:  # not in checkpoints of earlier versions
-                session.evaluation_steps.load_state_dict(origin.state["evaluation_steps"])
-            where = {"run": origin.folder.name, "env_steps": trainer.env_steps}
-            run.note(forked_from=where | {"changes": origin.changes, "inexact": trainer.inexact})
-            session.save_checkpoint()  # a fork that is killed at once is resumed from here, not from the start
+            session.begin_fork(origin)
         return drive([session])[0]
 
 
@@ -286,7 +267,7 @@ def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: boo
             if resumed is None:
                 session.run.note(seed_batch=[each.run.folder.name for each in sessions])
             else:
-                _continue(session)
+                session.resume()
         return drive(sessions, console)
 
 
@@ -327,31 +308,13 @@ def experiment_of(folder: Path, trust: bool) -> Experiment:
 def _load(trainer: AnyTrainer, origin: Origin) -> None:
     try:
         check_finite(origin.state["trainer"]["agent"]["model"], f"the checkpoint of {origin.folder}")
-        stages.BestModel().load_state_dict(origin.state["best"])
+        BestModel().load_state_dict(origin.state["best"])
         trainer.load_state_dict(origin.state["trainer"])
     except DOES_NOT_FIT as error:
         changed = ", ".join(f"{name}={value}" for name, value in origin.changes.items())
-        said = " ".join(str(error).split())[:160]
+        said = one_line(error, 160)
         kind = BadInput if changed else UnusableFile
         raise kind(f"the checkpoint of {origin.folder} does not fit {changed or 'its config.yaml'}: {said}") from error
-
-
-def _continue(session: Session) -> None:
-    """Restore a session from its newest checkpoint."""
-    state, run, trainer = session.run.checkpoints.load_newest(), session.run, session.trainer
-    if state is not None:
-        session.extras.check_state(state.get("stages") or {})  # not in checkpoints of earlier versions
-        try:
-            check_finite(state["trainer"]["agent"]["model"], f"the checkpoint of {run.folder}")
-            session.load_state_dict(state)
-        except DOES_NOT_FIT as error:
-            said = one_line(error, 160)
-            raise UnusableFile(f"the checkpoint of {run.folder} does not fit its config.yaml: {said}") from error
-    run.note_resumed(trainer.env_steps, trainer.inexact)
-    if not session.experiment.run.quiet:
-        say(f"{run.folder} continues at step {trainer.env_steps:,}")
-    if trainer.inexact is not None:
-        say(f"resumed: inexact: {trainer.inexact}")
 
 
 def _announce(experiment: Experiment, console: bool) -> None:
