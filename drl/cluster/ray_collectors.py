@@ -370,7 +370,7 @@ class RayCollectors:
         if len(blocks) != len(self.states):
             raise BadInput(f"this state is of {len(blocks)} blocks of environments, not {len(self.states)}")
         self.states = [BlockState.from_plain(block) for block in blocks]
-        changes = state["collectors"].get("changes", [])  # not in checkpoints of earlier versions
+        changes = state["collectors"]["changes"]
         self.changes = [EnvChange(name, restored(value)) for name, value in changes if not is_lost(value)]
         self._rebuild()
         if state["collectors"]["kind"] == "asynchronous":

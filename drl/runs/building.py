@@ -51,7 +51,7 @@ def open_trainer(
         yield build_seed_batch(experiment, sync_points).trainers[0]
         return
     start_engine(experiment)
-    with _open_envs(experiment, model) as envs:
+    with open_envs(experiment, model) as envs:
         if experiment.scaling.num_learners == 1:
             yield build_trainer(experiment, envs, model)
             return
@@ -64,7 +64,7 @@ def open_trainer(
 
 
 @contextlib.contextmanager
-def _open_envs(experiment: Experiment, model: object) -> Iterator[VecEnv | AnyCollector]:
+def open_envs(experiment: Experiment, model: object = None) -> Iterator[VecEnv | AnyCollector]:
     """The environments of a run, in this process or in its collectors."""
     run = experiment.run
     if experiment.scaling.num_collectors:

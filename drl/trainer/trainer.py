@@ -218,8 +218,7 @@ class Collector:
     def load_state_dict(self, state: StateDict) -> str | None:
         self.obs = None if state["obs"] is None else np.array(state["obs"])
         self.action = None if state["action"] is None else np.array(state["action"])
-        before = state.get("rnn_state")  # not in checkpoints of earlier versions; there the buffer has it
-        self.rnn_state = None if before is None else np.array(before)
+        self.rnn_state = None if state["rnn_state"] is None else np.array(state["rnn_state"])
         return self.envs.load_state_dict(state["envs"])
 
 
