@@ -94,7 +94,7 @@ def sample_actions(agent: Any, folder: Path, temperature: float = 1.0) -> None:
 def _proven(agent: Any, path: Path, card: PlainDict, engine: str, strict: bool) -> Any:
     """Return the agent with its notes after checking its golden pairs."""
     agent.notes = card["notes"]
-    if "golden_pairs" not in card:  # an agent of an earlier version
+    if "golden_pairs" not in card:  # it could not act on them when it was saved
         if strict:
             raise UnusableFile(f"{path} has no golden pairs: nothing shows that it acts as it did; leave out --strict")
         return agent

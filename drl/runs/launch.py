@@ -121,9 +121,9 @@ def _name_again(folder: Path, env: AnyEnv | None, wrappers: Iterable[WrapperLike
     settings = read_settings(folder)
     if env is not None and (name := as_config(env).env) != settings.get("env"):
         raise BadInput(f"{folder} was started in {settings.get('env')}; env is {name}")
-    given, started = list(wrapper_names(wrappers)), settings.get("wrappers") or []
-    if given and given != started:
-        raise BadInput(f"{folder} was started with the wrappers {started}; wrappers is {given}")
+    named, started = list(wrapper_names(wrappers)), settings.get("wrappers") or []
+    if named and named != started:
+        raise BadInput(f"{folder} was started with the wrappers {started}; wrappers is {named}")
 
 
 def fork(
@@ -166,7 +166,7 @@ def hinted(runs: list[Finished], console: bool, trust: bool = False) -> list[Fin
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether a run can be continued: its budget is not used up, and no process is training it."""
+    """Whether a run can be continued: it is not finished, and no process is training it."""
     return read_record(folder).get("status") != "finished" and not is_in_use(folder)
 
 
@@ -211,29 +211,25 @@ def _train(
         signals.may_be_left = lambda: trainer.may_be_left
         if origin is not None:
             _load(trainer, origin)  # before anything is written
-            if trainer.over:
-                raise BadInput(
-                    f"{origin.folder} has used up its budget at step {trainer.env_steps:,}, so a fork has nothing to "
-                    f"train; add --set total_timesteps={2 * trainer.env_steps}, or begin earlier with --at STEP"
-                )
-        told = experiment if console else replace(experiment, run=replace(config, quiet=True))
-        run = resumed or _begin_run(experiment, trainer, told.run.quiet, extras.place)
+        quiet = config.quiet or not console
+        run = resumed or _begin_run(experiment, trainer, quiet, extras.place)
         stack.callback(run.close)
         if learners := trainer.notes.get("learners"):
             run.note(learners=learners)
-            if not told.run.quiet:
+            if not quiet:
                 say(str(learners))
         if extras.model is not None:
             run.note(model=name_of(extras.model))
         if extras.stages:
             run.note(stages=extras.stage_names)
-        elif "stages" in run.record and not told.run.quiet:
+        elif "stages" in run.record and not quiet:
             stages_then = f"stages or on_log ({shown(run.record['stages'])})"
             say(f"{run.folder} was started with {stages_then}; it continues without: drl.resume(…, on_log=…)")
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]
         if resumed is not None and (copy := BestModelCopy(run)).path.is_file():  # main.py made it
             own.append(copy)
-        session = Session(told, trainer, run, own, boards_of(experiment, run), signals, extras)
+        shown_as = replace(experiment, run=replace(config, quiet=quiet))
+        session = Session(shown_as, trainer, run, own, boards_of(experiment, run), signals, extras)
         stack.callback(session.close)
         with signals.held():
             extras.saved(run.folder)
@@ -306,15 +302,20 @@ def experiment_of(folder: Path, trust: bool) -> Experiment:
 
 
 def _load(trainer: AnyTrainer, origin: Origin) -> None:
+    """Load the checkpoint that a fork begins with; raise if there is nothing to train from there."""
     try:
         check_finite(origin.state["trainer"]["agent"]["model"], f"the checkpoint of {origin.folder}")
         BestModel().load_state_dict(origin.state["best"])
         trainer.load_state_dict(origin.state["trainer"])
     except DOES_NOT_FIT as error:
         changed = ", ".join(f"{name}={value}" for name, value in origin.changes.items())
-        said = one_line(error, 160)
-        kind = BadInput if changed else UnusableFile
-        raise kind(f"the checkpoint of {origin.folder} does not fit {changed or 'its config.yaml'}: {said}") from error
+        wrong = f"does not fit {changed or 'its config.yaml'}: {one_line(error, 160)}"
+        raise (BadInput if changed else UnusableFile)(f"the checkpoint of {origin.folder} {wrong}") from error
+    if trainer.over:
+        raise BadInput(
+            f"{origin.folder} has used up its budget at step {trainer.env_steps:,}, so a fork has nothing to train; "
+            f"add --set total_timesteps={2 * trainer.env_steps}, or begin earlier with --at STEP"
+        )
 
 
 def _announce(experiment: Experiment, console: bool) -> None:
@@ -351,18 +352,19 @@ def _trackers(experiment: Experiment, run: Run, console: bool, label: str = "") 
     if console and config.quiet:
         trackers.append(QuietConsole())
     elif console:
-        steps = None if config.num_episodes else config.budget
-        every = config.log_every or None
+        steps, every = None if config.num_episodes else config.budget, config.log_every or None
         trackers.append(ConsoleTracker(steps, config.num_episodes, config.window, label=label, blocks_every=every))
     return trackers
 
 
 def check_boards(config: RunConfig) -> None:
     """Raise if a library is missing, before anything is written."""
-    if config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
-        raise MissingExtra("tracking with Weights & Biases", "wandb", "wandb")
-    if config.mlflow_experiment is not None and importlib.util.find_spec("mlflow") is None:
-        raise MissingExtra("tracking with MLflow", "mlflow", "mlflow")
+    for wanted, name, module in (
+        (config.wandb_project, "Weights & Biases", "wandb"),
+        (config.mlflow_experiment, "MLflow", "mlflow"),
+    ):
+        if wanted is not None and importlib.util.find_spec(module) is None:
+            raise MissingExtra(f"tracking with {name}", module, module)
 
 
 def check_server(mlflow_experiment: str | None) -> None:
@@ -376,9 +378,8 @@ def boards_of(experiment: Experiment, run: Run, group: str | None = None) -> lis
     config, boards = experiment.run, list[Board]()
     if config.tensorboard:
         boards.append(TensorBoardTracker(run.folder / "tensorboard", experiment.to_flat()))
-    wanted = {"wandb_id": config.wandb_project, "mlflow_id": config.mlflow_experiment}
-    wanted = {name: where for name, where in wanted.items() if where is not None}
-    if not wanted:
+    places = {"wandb_id": config.wandb_project, "mlflow_id": config.mlflow_experiment}
+    if not (wanted := [name for name, place in places.items() if place is not None]):
         return boards
     run.note(**{name: run.record.get(name) or secrets.token_hex(8) for name in wanted})
     metrics = run.folder / "metrics.jsonl"

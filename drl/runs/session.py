@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import math
 import shlex
 import time
 import traceback
@@ -108,11 +109,17 @@ class Session:
     def state_dict(self) -> StateDict:
         """Everything that the rest of the run depends on."""
         pending = None if self.pending is None else self.pending.state_dict()
-        state = {"trainer": self.trainer.state_dict(), "best": self.best.state_dict(), "seconds": self.seconds}
         inputs = getattr(self.trainer.agent, "golden_inputs", None)  # an agent of the user may have none
-        state |= {"golden_inputs": None if inputs is None else list(inputs)}
-        state |= {"stages": self.extras.state_dict(), "staged": self.staged}
-        return state | {"pending": pending, "evaluation_steps": self.evaluation_steps.state_dict()}
+        return {
+            "trainer": self.trainer.state_dict(),
+            "best": self.best.state_dict(),
+            "seconds": self.seconds,
+            "golden_inputs": None if inputs is None else list(inputs),
+            "stages": self.extras.state_dict(),
+            "staged": self.staged,
+            "pending": pending,
+            "evaluation_steps": self.evaluation_steps.state_dict(),
+        }
 
     def load_state_dict(self, state: StateDict) -> None:
         self.extras.load_state_dict(state["stages"])
@@ -193,18 +200,15 @@ class Session:
 
     def _is_over(self, log: Log) -> bool:
         config = self.experiment.run
-        if config.max_minutes is not None and self.seconds >= 60 * config.max_minutes:
-            return True
+        late = config.max_minutes is not None and self.seconds >= 60 * config.max_minutes
         stopped = self.context.stopped or self.signals.stopped()
-        return stopped or has_return(log, config.stop_at_return, config.window)
+        return late or stopped or has_return(log, config.stop_at_return, config.window)
 
     def _is_checkpoint_due(self, log: Log) -> bool:
         config, every = self.experiment.run, checkpoint_period(self.experiment.run)
-        if not every or not config.keep_checkpoints:
-            return False
-        minutes = config.checkpoint_minutes
-        late = minutes is not None and time.monotonic() - self.last_checkpoint >= 60 * minutes
-        return late or has_passed(log, every)
+        minutes = math.inf if config.checkpoint_minutes is None else config.checkpoint_minutes
+        late = time.monotonic() - self.last_checkpoint >= 60 * minutes
+        return every > 0 and config.keep_checkpoints > 0 and (late or has_passed(log, every))
 
     def _evaluated_logs(self) -> Iterator[Log]:
         """The logs of the trainer with evaluations, after one that an earlier process did not pass on."""
@@ -239,26 +243,20 @@ class Session:
             self.run.note(status="failed", error=f"{type(error).__name__}: {error}")
             if not isinstance(error, NonFinite):  # after an environment failure the agent is still good
                 self._save_agent()
-            report, replay = "".join(traceback.format_exception(error)), ""
-            if isinstance(error, EnvFailed) and self._save_crash(error):
+            report, replay, episode = "".join(traceback.format_exception(error)), "", None
+            if isinstance(error, EnvFailed) and isinstance(self.trainer, Trainer) and error.env_index is not None:
+                episode = self.trainer.collector.crashed_episode(error.env_index)
+            if episode is not None:
+                write_crash(self.run.folder, episode)
                 replay = f"\nthe episode again: drl replay {shlex.quote(str(self.run.folder))} --episode crash"
             (self.run.folder / "error.txt").write_text(f"{report}{replay}\n")
             advise(error, f"the traceback: {self.run.folder / 'error.txt'}{replay}")  # of several seeds the first
 
-    def _save_crash(self, error: EnvFailed) -> bool:
-        if not isinstance(self.trainer, Trainer) or error.env_index is None:
-            return False
-        episode = self.trainer.collector.crashed_episode(error.env_index)
-        if episode is not None:
-            write_crash(self.run.folder, episode)
-        return episode is not None
-
     def finish(self, interrupted: bool) -> Finished:
         """Save the agent first, then evaluate and plot: if these fail, the agent is already saved."""
         trainer, run, config = self.trainer, self.run, self.experiment.run
-        status, evaluation = self.signals.status, None
-        if interrupted and not self.signals.stopped():
-            status = "interrupted"
+        evaluation, stopped = None, self.signals.stopped()
+        status = "interrupted" if interrupted and not stopped else self.signals.status
         if self.pending is not None or trainer.whole:
             self.save_checkpoint()
         else:  # in the middle of an update: `resume` continues from an earlier checkpoint
@@ -318,17 +316,14 @@ class Session:
             return evaluate_in_run(config, agent, episodes, seed, env=self.env, explore=explore, changes=changes)
 
     def _evaluate_on_the_way(self) -> dict[str, float]:
-        agent = self.trainer.agent
         try:
-            evaluation = self.evaluate()
+            evaluation: Evaluation | NotEvaluated = self.evaluate()
         except NotEvaluated as error:
-            agent.golden_inputs = error.inputs
-            self.evaluation_steps.add(error.env_steps)
+            evaluation = error
             warnings.warn(f"{error}; {TIME_LIMIT}, and --evaluate-every 0 leaves evaluations out", stacklevel=2)
-            return {}
-        agent.golden_inputs = evaluation.inputs
+        self.trainer.agent.golden_inputs = evaluation.inputs
         self.evaluation_steps.add(evaluation.env_steps)
-        return evaluation.summary()
+        return evaluation.summary() if isinstance(evaluation, Evaluation) else {}
 
     def _evaluate_at_the_end(self) -> dict[str, float] | None:
         """The final evaluation, on the agent's card too; None, with a note, if its episodes do not end."""
@@ -356,17 +351,14 @@ class Session:
         if agent.has_value:
             agent.save_value_net(models / "final_critic.pth")  # type: ignore[attr-defined]
 
-    def wait(self) -> None:
-        """Show on the console what happens before the first log."""
-        self.waiting = StartupProgress(self._before_first_log)
-
     def end_waiting(self) -> None:
         """The first log is there, or there will be none."""
         if self.waiting is not None:
             self.waiting.end()
             self.waiting = None
 
-    def _before_first_log(self) -> str:
+    def before_first_log(self) -> str:
+        """What happens before the first log, for the console."""
         experiment, steps = self.experiment, self.trainer.env_steps
         if self.trainer.vectorization == "jax":
             return "compiling the program"
@@ -382,7 +374,7 @@ def drive(sessions: list[Session], console: bool = True) -> list[Finished]:
     """Pull all sessions in step, then save each."""
     interrupted, running = False, list(sessions)
     if console and not sessions[0].experiment.run.quiet:
-        sessions[0].wait()
+        sessions[0].waiting = StartupProgress(sessions[0].before_first_log)
     try:
         while running:
             running = [session for session in running if session.pull()]
@@ -401,7 +393,7 @@ def drive(sessions: list[Session], console: bool = True) -> list[Finished]:
             session.logs = None
     if len(sessions) == 1:
         return [sessions[0].finish(interrupted)]
-    finished = []
+    finished = list[Finished]()
     with JobBar(sessions[0].experiment.run.quiet or not console) as bar:
         bar.begin("evaluating, plots, videos", len(sessions))
         for session in sessions:
@@ -465,19 +457,18 @@ def evaluate_in_run(
 
 
 def _note_compilation(trainer: AnyTrainer, run: Run, quiet: bool) -> None:
-    """What compiling the update took, or why it could not be compiled."""
+    """Record how long compiling the update took, or why it failed."""
     from drl.engines.torch.flat_optimizer import FlatOptimizer
 
     assert isinstance(trainer, Trainer)  # of the torch engine
     parts = vars(getattr(trainer.algorithm, "algorithm", trainer.algorithm)).values()  # shared with others, or not
-    optimizers = [part for part in parts if isinstance(part, FlatOptimizer) and part.compiled]
-    if not optimizers:
-        return
-    seconds = sum(optimizer.compile_seconds for optimizer in optimizers)
-    error = next((optimizer.compile_error for optimizer in optimizers if optimizer.compile_error), None)
-    run.note(compile_seconds=round(seconds, 1), compile_error=error)
-    if not quiet and error is None:
-        say(f"compiling the update took {seconds:.1f} s")
+    compiled = [part for part in parts if isinstance(part, FlatOptimizer) and part.compiled]
+    if compiled:
+        seconds = sum(optimizer.compile_seconds for optimizer in compiled)
+        error = next((optimizer.compile_error for optimizer in compiled if optimizer.compile_error), None)
+        run.note(compile_seconds=round(seconds, 1), compile_error=error)
+        if not quiet and error is None:
+            say(f"compiling the update took {seconds:.1f} s")
 
 
 @contextlib.contextmanager
