@@ -47,9 +47,9 @@ def open_vec_env(
 
 
 def env_notes(config: EnvConfig) -> PlainDict:
-    """What an agent's card says about its environment."""
-    told = {"env": config.env, "env_kwargs": config.env_kwargs, "frame_stack": config.frame_stack}
-    return told | ({"wrappers": list(config.wrappers)} if config.wrappers else {})
+    """The environment on an agent's card."""
+    notes = {"env": config.env, "env_kwargs": config.env_kwargs, "frame_stack": config.frame_stack}
+    return notes | ({"wrappers": list(config.wrappers)} if config.wrappers else {})
 
 
 def env_for(

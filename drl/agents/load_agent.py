@@ -101,14 +101,13 @@ def _proven(agent: Any, path: Path, card: PlainDict, engine: str, strict: bool) 
     try:
         pairs = pairs_from_json(card["golden_pairs"], agent.obs_spec, agent.action_spec)
     except Exception as error:  # the card is untrusted: parsing it can raise anything
-        said = one_line(error)
-        raise UnusableFile(f"the golden pairs of {path} do not fit its spaces ({said})") from None
+        raise UnusableFile(f"the golden pairs of {path} do not fit its spaces ({one_line(error)})") from None
     agent.golden_inputs = pairs.inputs
     if (differs := difference(agent, pairs)) is not None:
-        said = f"{path} acts differently from its golden pairs: {differs} ({_then_and_now(card, engine)})"
+        warning = f"{path} acts differently from its golden pairs: {differs} ({_then_and_now(card, engine)})"
         if strict:
-            raise UnusableFile(said)
-        warnings.warn(said, stacklevel=3)
+            raise UnusableFile(warning)
+        warnings.warn(warning, stacklevel=3)
     return agent
 
 
@@ -118,13 +117,14 @@ def _then_and_now(card: PlainDict, engine: str) -> str:
     then = {"engine": card["engine"], **(stored if isinstance(stored, dict) else {})}
     now = {"engine": engine, **versions()}
     names = [name for name in now if then.get(name) != now[name]]
+    if not names:
+        return "saved with the same versions on the same platform"
     listed = [", ".join(f"{name} {printable(str(side.get(name)))[:80]}" for name in names) for side in (then, now)]
-    return f"saved with {listed[0]}; here {listed[1]}" if names else "saved with the same versions on the same platform"
+    return f"saved with {listed[0]}; here {listed[1]}"
 
 
 def _from_pth(path: Path, model: object, device: str, engine: str | None, strict: bool) -> Any:
     """Load the newest agent of a run with the policy of a `.pth` file."""
-
     run = path.absolute().parent.parent
     if not (run / "run.json").exists():
         raise BadInput(f"{path} has no card; expected a file in the folder models/ of a run, or an agent folder")
@@ -163,7 +163,6 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
 
     A C51 file contains its support. Settings named in `asked` (`num_atoms`, `v_min`, `v_max`) must match it.
     """
-
     from drl.engines.torch.agents import QAgent
     from drl.engines.torch.models import load_parameters, make_q_value_model
 
@@ -190,23 +189,18 @@ def read_pth(path: Path) -> dict[str, Array]:
 
     if not path.exists():
         raise BadInput(f"{path} does not exist; training prints where the best model was saved")
-    content = _read(path)
+    try:
+        content = read_plain(path, MOST_WEIGHTS)
+    except OSError as error:
+        raise UnusableFile(f"{path} cannot be read: {error.strerror or error}") from None
     check_pth(content, path)
     try:
         state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
         arrays = {name: _array(name, tensor) for name, tensor in state.items()}
     except Exception as error:  # torch raises many kinds of errors for foreign files
-        message = " ".join(str(error).split())[:200]
-        raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {message})") from None
+        raise UnusableFile(f"{path} is not a file of plain tensors ({one_line(error)})") from None
     check_finite(arrays, str(path))
     return arrays
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_plain(path, MOST_WEIGHTS)
-    except OSError as error:
-        raise UnusableFile(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _array(name: object, tensor: "torch.Tensor") -> Array:

@@ -40,8 +40,11 @@ def open_cluster(address: str, num_cpus: int | None = None) -> Iterator["ModuleT
     if ray.is_initialized():
         yield ray
         return
-    if address == "auto" and (last := _last_cluster()):
-        _check_address(last)
+    if address == "auto":
+        from ray._private.utils import read_ray_address
+
+        if last := os.environ.get("RAY_ADDRESS") or read_ray_address():  # may be of a cluster that was stopped
+            _check_address(last)
     with _own_cluster() if address == "local" else contextlib.nullcontext(), _folder() as folder:
         try:
             with _same_handlers():
@@ -93,13 +96,6 @@ def _connect(ray: "ModuleType", address: str, num_cpus: int | None, folder: str)
         raise BadInput(f"cluster is {address!r}, which {what}: {type(error).__name__}: {said[:200]}") from error
 
 
-def _last_cluster() -> str | None:
-    """The address that `auto` stands for. It may be of a cluster that was stopped."""
-    from ray._private.utils import read_ray_address
-
-    return os.environ.get("RAY_ADDRESS") or read_ray_address()
-
-
 def _check_address(address: str) -> None:
     """Raise at once if nobody listens there; Ray would wait for a minute."""
     host, _, port = address.rpartition(":")
@@ -118,7 +114,7 @@ def _check_address(address: str) -> None:
 
 @contextlib.contextmanager
 def _own_cluster() -> Iterator[None]:
-    """It has a token of its own; otherwise Ray writes one into the home folder, and says so."""
+    """Use a separate token; otherwise Ray writes one into the home folder and prints that."""
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     with _variables(LOCAL | token), loopback_only():
         _forget_token()
@@ -130,7 +126,7 @@ def _own_cluster() -> Iterator[None]:
 
 @contextlib.contextmanager
 def loopback_only() -> Iterator[None]:
-    """Ray reads its switch once, when it is imported, maybe for a cluster of another kind."""
+    """Set Ray's switch, which it reads once, when it is imported."""
     from ray._private import ray_constants
 
     before = ray_constants.ENABLE_RAY_CLUSTER
@@ -169,7 +165,7 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _same_handlers() -> Iterator[None]:
-    """Ray replaces the handler of SIGTERM by one that does not let a run save itself."""
+    """Restore signal handlers: Ray's own handler of SIGTERM would not let a run save itself."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -182,7 +178,7 @@ def _same_handlers() -> Iterator[None]:
 
 
 def _forget_token() -> None:
-    """Ray keeps the first token and mode that it has read."""
+    """Make Ray read token and mode again."""
     from ray import _raylet
 
     loaded: Any = _raylet
