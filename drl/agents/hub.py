@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drl.core.agent_files import open_agent, read_agent
+from drl.core.agent_files import open_agent, read_agent, readme
 from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile, html_table, one_line
 from drl.core.safe_files import MOST_TEXT, MOST_WEIGHTS, check_out, read_inside
 from drl.core.state_files import read_json
@@ -79,8 +79,9 @@ def _push(folder: Path, repository: str, private: bool) -> str:
     hub = _opened(repository)
     card, _ = read_agent(folder)
     weights = _weights_of(card, str(folder))
+    described = os.path.lexists(folder / "README.md")  # a user may have deleted it
     files = {
-        "README.md": read_inside(folder, folder / "README.md"),
+        "README.md": read_inside(folder, folder / "README.md") if described else readme(card).encode(),
         "card.json": read_inside(folder, folder / "card.json"),
         weights: read_inside(folder, folder / weights, MOST_WEIGHTS),
     }

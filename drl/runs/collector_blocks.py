@@ -1,4 +1,4 @@
-"""Collectors of one run: what other processes need of it, and opening them."""
+"""The collectors of one run: opens them, and builds its environments and policy in their processes."""
 
 import contextlib
 import copy

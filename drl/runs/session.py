@@ -8,7 +8,7 @@ import shlex
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -73,8 +73,8 @@ class Session:
         self.signals: StopSignals = signals
         self.extras: Extras = extras
         self.context: Context = Context(trainer, run, self.evaluate)
-        self.writer: RunWriter = RunWriter(run, trackers, config.fallback_dir)
-        kept = [KeptTracker(each, self.writer) if isinstance(each, FileTracker) else each for each in trackers]
+        self.save: RunWriter = RunWriter(run, trackers, config.fallback_dir, signals.held)
+        kept = [KeptTracker(each, self.save) if isinstance(each, FileTracker) else each for each in trackers]
         self.watchers: list[Guarded] = [guard(tracker) for tracker in kept]
         self.boards: list[Guarded] = [guard(board) for board in boards]
         self.evaluation_steps: EvaluationSteps = EvaluationSteps(config.evaluation_episodes)
@@ -143,8 +143,8 @@ class Session:
                 check_finite(state["trainer"]["agent"]["model"], f"the checkpoint of {run.folder}")
                 self.load_state_dict(state)
             except DOES_NOT_FIT as error:
-                reason = one_line(error, 160)
-                raise UnusableFile(f"the checkpoint of {run.folder} does not fit its config.yaml: {reason}") from error
+                wrong = f"does not fit its config.yaml: {one_line(error, 160)}"
+                raise UnusableFile(f"the checkpoint of {run.folder} {wrong}") from error
         run.note_resumed(trainer.env_steps, trainer.inexact)
         if not self.experiment.run.quiet:
             say(f"{run.folder} continues at step {trainer.env_steps:,}")
@@ -222,11 +222,6 @@ class Session:
                 log.evaluation = self._evaluate_on_the_way()
             yield log
 
-    def save(self, write: Callable[[], object]) -> bool:
-        """Call something that writes into the run's folder; whether that worked, there or elsewhere. Signals wait."""
-        with self.signals.held():
-            return self.writer(write)
-
     def save_checkpoint(self) -> None:
         """What `resume` continues from, and the agent as it is now."""
         self.save(self._save_agent)
@@ -275,7 +270,7 @@ class Session:
         if evaluation is None:
             self._note_status(status)
         with self.signals.held():
-            self.writer.finish()
+            self.save.finish()
         for board in self.boards:
             board.finish(Ending(run.folder, status, evaluation))
         return Finished(run.folder, trainer.agent, self.log, status, evaluation)
