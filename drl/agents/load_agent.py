@@ -217,15 +217,15 @@ def _check_switches(arrays: dict[str, Array], num_actions: int, wanted: QModelCo
     if not num_actions or outputs % num_actions:
         raise BadInput(f"{path} outputs {outputs} numbers, which does not fit {num_actions} actions; check --env_name")
     atoms = outputs // num_actions
-    found = {
+    stored = {
         "dueling": "head.state_value.weight" in arrays,
         "noisy": "head.advantage.weight_sigma" in arrays,
         "distributional": atoms > 1,
     }
     asked = dataclasses.asdict(wanted) | {"distributional": wanted.distributional != "none"}
-    if any(found[name] != asked[name] for name in found):
-        switches = " ".join(FLAGS[name] for name in found if found[name]) or "none of the architecture switches"
+    if any(stored[name] != asked[name] for name in stored):
+        switches = " ".join(FLAGS[name] for name in stored if stored[name]) or "none of the architecture switches"
         raise BadInput(f"{path} was trained with {switches}; evaluate it with the same")
-    if found["distributional"] and atoms != wanted.num_atoms:
+    if stored["distributional"] and atoms != wanted.num_atoms:
         expected = f"{num_actions} actions of {wanted.num_atoms} atoms"
         raise BadInput(f"{path} gives {outputs} numbers, not {expected}; check --num_atoms and --env_name")

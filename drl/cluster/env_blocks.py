@@ -15,7 +15,7 @@ from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.trainer.trainer import Collector
 
-STEPS_TO_FOLLOW = 256  # steps of a block whose actions are kept, until its state is asked for anew
+STEPS_TO_FOLLOW = 256  # steps of a block whose actions are kept, until a new state is requested
 Weights = dict[str, Any]  # what the agents of all blocks share: the model and the normalizer
 
 
@@ -87,13 +87,13 @@ class BlockState(NamedTuple):
         return sum(len(actions) for actions in self.since)
 
     def plain(self) -> StateDict:
-        """For a checkpoint."""
+        """The state as plain data, for a checkpoint."""
         actions = np.concatenate(self.since) if self.since else None
         return {"envs": self.envs, "since": actions, "agent": self.agent, "obs": self.obs}
 
     @classmethod
     def from_plain(cls, state: StateDict) -> "BlockState":
-        """From a state dict."""
+        """Restore such a state."""
         since = () if state["since"] is None else (np.array(state["since"]),)
         return cls(state["envs"], since, state["agent"], None if state["obs"] is None else np.array(state["obs"]))
 
@@ -239,7 +239,7 @@ class CollectorActor:
         self.inexact = next((why for why in reasons if why is not None), None)
 
     def describe(self) -> tuple[CollectorSpecs, str | None]:
-        """Its specs, and why it does not continue its blocks exactly; None: it does."""
+        """The specs, and why this collector does not continue its blocks exactly; None: it does."""
         block = next(iter(self.blocks.values()))
         return CollectorSpecs(block.obs_spec, block.action_spec, platform.node(), os.getpid()), self.inexact
 

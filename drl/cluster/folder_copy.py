@@ -88,8 +88,8 @@ class Outgoing:
         link = self.links / str(self._links)
         link.parent.mkdir(parents=True, exist_ok=True)
         os.link(self.folder / path, link)
-        found = link.stat()
-        return Sent(found.st_ino, found.st_size, found.st_mtime_ns, link)
+        stat = link.stat()
+        return Sent(stat.st_ino, stat.st_size, stat.st_mtime_ns, link)
 
     def close(self) -> None:
         shutil.rmtree(self.links, ignore_errors=True)

@@ -113,7 +113,7 @@ class ManyLearners:
             shared = self.ray.put(batch)
             return [member.actor.learn.remote(shared, progress) for member in self.members]
         except self.ray.exceptions.RayError as error:
-            self._fail(f"the learners cannot be told to learn: {type(error).__name__}: {_first_line(error)}")
+            self._fail(f"the learners cannot be reached: {type(error).__name__}: {_first_line(error)}")
             return []
 
     def _end(self, calls: list[Any]) -> None:
@@ -142,7 +142,7 @@ class ManyLearners:
 
     @property
     def learning_rate_factor(self) -> float:
-        """Of all learners."""
+        """Factor of the learning rate of all learners."""
         return float(self.algorithm.learning_rate_factor)
 
     @learning_rate_factor.setter
@@ -168,7 +168,7 @@ class ManyLearners:
 
 
 def recipe_of(build: Build, plugins: tuple[str, ...], address: str) -> Recipe:
-    """Also of functions and modules of a user's script."""
+    """Pack a build for another process, including functions and modules of a user's script."""
     return Recipe(plugins, import_ray(address).cloudpickle.dumps(build))
 
 

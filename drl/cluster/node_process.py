@@ -177,7 +177,7 @@ def _temporary_folder() -> Path:
 
 
 class Needs(NamedTuple):
-    """What a node must have free for a process."""
+    """Free resources that a process needs on its node."""
 
     cpus: float = 1.0
     gpus: float = 0.0

@@ -83,17 +83,15 @@ def _connect(ray: "ModuleType", address: str, num_cpus: int | None, folder: str)
         else:
             ray.init(address, **quiet)
     except Exception as error:  # Ray raises of every kind
-        said = " ".join(str(error).split())
-        if "ersion mismatch" in said:
-            found = re.findall(r"(Ray|Python): (\S+)", said)
-            versions = " and this is ".join(
-                ", ".join(f"{name} {version}" for name, version in each) for each in (found[:2], found[2:4]) if each
-            )
+        message = " ".join(str(error).split())
+        if "ersion mismatch" in message:
+            names = [f"{name} {version}" for name, version in re.findall(r"(Ray|Python): (\S+)", message)]
+            versions = " and this is ".join(", ".join(each) for each in (names[:2], names[2:4]) if each)
             raise BadInput(
-                f"cluster {address!r} has {versions or said[:200]}; install the same on all nodes"
+                f"cluster {address!r} has {versions or message[:200]}; install the same on all nodes"
             ) from error
         what = "cannot be started" if address == "local" else "cannot be reached; start one: ray start --head"
-        raise BadInput(f"cluster is {address!r}, which {what}: {type(error).__name__}: {said[:200]}") from error
+        raise BadInput(f"cluster is {address!r}, which {what}: {type(error).__name__}: {message[:200]}") from error
 
 
 def _check_address(address: str) -> None:
@@ -139,7 +137,7 @@ def loopback_only() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[str]:
-    """For sockets and Ray's logs. Folders of processes that were killed are removed."""
+    """A folder for sockets and Ray's logs. Folders of processes that were killed are removed."""
     for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         owner = old.name.removeprefix(PREFIX).partition("_")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():

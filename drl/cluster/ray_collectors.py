@@ -43,7 +43,7 @@ class Process:
         self.actor: Any = None
         self.specs: CollectorSpecs | None = None
         self.orders: deque[tuple[CollectRequest, Any, Any]] = deque()  # request, weights, answer: two in the store
-        self.seen: int = -1  # how many steps it had taken, and when that last changed
+        self.seen: int = -1  # steps taken at the last look
         self.looked: float = 0.0
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class RayCollectors:
         self.processes: list[Process] = [Process(i, tuple(share.tolist())) for i, share in enumerate(shares)]
         self.obs: Array | None = None
         self.in_env_step: bool = False
-        self.lost: str | None = None  # why running episodes were given up since the trainer last looked
+        self.lost: str | None = None  # why running episodes were dropped; None: they were not
         self.agent: Agent | None = None
         self.rows: deque[CollectedStep] = deque()  # collected, but not yet given to the trainer
         self.version: int = 0  # of the weights: updates so far
@@ -190,7 +190,7 @@ class RayCollectors:
         return None
 
     def numbers(self) -> dict[str, float]:
-        """How many updates older than the learner's the weights were that rows were collected with."""
+        """Staleness: by how many updates the weights were behind those of the learner."""
         if not self.staleness:
             return {}
         stale, self.staleness = self.staleness, []

@@ -166,7 +166,7 @@ def _specs_of(experiment: Experiment, envs: VecEnv | AnyCollector) -> EnvSpecs:
 def learner_maker(
     experiment: Experiment, specs: Specs, model: object = None, start: Start | None = None
 ) -> "partial[tuple[Any, Any]]":
-    """A function that makes the agent and the algorithm of a run; `compile_update` can still be given."""
+    """A function of `compile_update` that makes the agent and the algorithm of a run."""
     run = experiment.run
     return partial(
         resolve(f"drl.engines.{run.engine}.build:build_learner"),

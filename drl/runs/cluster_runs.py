@@ -150,7 +150,7 @@ class ClusterRunPool(RunPool):
             copy.second = UrlCopy(self.url, copy.folder)
 
     def lose(self, slot: Slot[RunJob]) -> RunAnswer | None:
-        """Its process ended without an answer. A run that is lost with its node goes on elsewhere."""
+        """Continue a run elsewhere if its node was lost."""
         process, name, copy = slot.process, slot.job.name, self.copies[slot.job.name]
         if process.over is not None:
             last_line = f": {process.over.said}" if process.over.said else ""

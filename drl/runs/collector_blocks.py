@@ -111,6 +111,6 @@ class RunBlocks:
 
 
 def make_run_blocks(packed: PackedRun) -> RunBlocks:
-    """In a collector's process."""
+    """Make the blocks in a collector's process."""
     experiment, extras = packed.unpack()
     return RunBlocks(experiment, extras.model)

@@ -102,7 +102,7 @@ def resume(
 
 
 def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: bool = True) -> Finished:
-    """Continue a run with given settings."""
+    """Continue a run with these settings."""
     run = Run.reopen(folder)
     if "model" in run.record and extras.model is None:
         run.close()

@@ -68,14 +68,14 @@ class PackedRun(NamedTuple):
     content: bytes
 
     def unpack(self) -> tuple[Experiment, Extras]:
-        """In the other process."""
+        """Read the run in the other process."""
         import_plugins(self.plugins)
         record, content = cloudpickle.loads(self.content)
         ALGORITHMS.setdefault(record.name, record)
         experiment, extras, objects, functions = cloudpickle.loads(content)
         give_objects(objects)
-        for table, given in zip(TABLES, functions, strict=True):
-            table.update(given)
+        for table, own in zip(TABLES, functions, strict=True):
+            table.update(own)
         return experiment, extras
 
 

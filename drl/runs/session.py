@@ -1,4 +1,4 @@
-"""One run in progress: its logs flow through the stages until it is over, then everything is saved."""
+"""One run in progress: every log passes through its parts until it is over, then everything is saved."""
 
 import contextlib
 import functools
@@ -223,7 +223,7 @@ class Session:
             yield log
 
     def save_checkpoint(self) -> None:
-        """What `resume` continues from, and the agent as it is now."""
+        """Save the current agent and a checkpoint, from which `resume` continues."""
         self.save(self._save_agent)
         for tracker in (*self.watchers, *self.boards):
             tracker.flush()
@@ -233,7 +233,7 @@ class Session:
             self.extras.saved(self.run.folder)
 
     def fail(self, error: BaseException) -> None:
-        """Note why a run ended, with the episode in which an environment failed; the error names both files."""
+        """Record why a run failed, with the episode in which an environment failed; the error names both files."""
         with contextlib.suppress(Exception), self.signals.held():
             self.run.note(status="failed", error=f"{type(error).__name__}: {error}")
             if not isinstance(error, NonFinite):  # after an environment failure the agent is still good
@@ -353,7 +353,7 @@ class Session:
             self.waiting = None
 
     def before_first_log(self) -> str:
-        """What happens before the first log, for the console."""
+        """Progress before the first log, for the console."""
         experiment, steps = self.experiment, self.trainer.env_steps
         if self.trainer.vectorization == "jax":
             return "compiling the program"

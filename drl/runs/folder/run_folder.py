@@ -89,7 +89,7 @@ class Run:
 
     @classmethod
     def reopen(cls, folder: str | Path) -> "Run":
-        """To continue a run: its folder, or that of an experiment, for its newest run."""
+        """Open a run to continue it: `folder` is a run, or an experiment for its newest run."""
         folder = find_run(folder)
         check_folder(folder, foreign="wandb")
         for file in ("metrics.jsonl", "episodes.jsonl"):
@@ -317,7 +317,7 @@ def runs_in(experiment: Path) -> list[Path]:
 
 
 def find_agent_folder(path: str | Path, which: str | int | None = None) -> Path:
-    """The agent's folder, given that folder, its run, or an experiment: its newest run.
+    """The folder of an agent. `path` is that folder, a run, or an experiment for its newest run.
 
     `which` is final, best (by the window of training), best-evaluated, or the step of a kept checkpoint, which has no
     folder: that of the final agent. None: final, or best if the run was killed before there was one.
@@ -345,12 +345,12 @@ def find_agent_folder(path: str | Path, which: str | int | None = None) -> Path:
 
 def find_run(path: str | Path) -> Path:
     """The run folder at `path`, or the newest one inside an experiment folder."""
-    given = Path(path)
-    if os.path.lexists(given / "run.json"):
-        return given
-    if runs := runs_in(given):
+    folder = Path(path)
+    if os.path.lexists(folder / "run.json"):
+        return folder
+    if runs := runs_in(folder):
         return max(runs, key=lambda run: (run / "run.json").stat().st_mtime)
-    raise BadInput(f"{given} is not a run folder: expected {given}/run.json; see `ls results/`")
+    raise BadInput(f"{folder} is not a run folder: expected {folder}/run.json; see `ls results/`")
 
 
 class NoKey(Exception):
@@ -391,8 +391,8 @@ def _mac(key: bytes, *content: object) -> str:
     return hmac.new(key, json.dumps(["drl run", 1, *content]).encode(), hashlib.sha256).hexdigest()
 
 
-def _same(given: object, expected: str) -> bool:
-    return isinstance(given, str) and given.isascii() and hmac.compare_digest(given, expected)
+def _same(code: object, expected: str) -> bool:
+    return isinstance(code, str) and code.isascii() and hmac.compare_digest(code, expected)
 
 
 def _sources(settings: PlainDict) -> list[object]:
@@ -426,9 +426,9 @@ def _place(name: str) -> Path | None:
         return Path(getattr(sys.modules.get(script), "__file__", None) or module).resolve()
     package = module.partition(".")[0]
     with contextlib.suppress(ImportError, ValueError, AttributeError):
-        found = importlib.util.find_spec(package)  # imports nothing for a top-level name
-        if found is not None:
-            places = [found.origin] if found.has_location else [*(found.submodule_search_locations or [])]
+        spec = importlib.util.find_spec(package)  # imports nothing for a top-level name
+        if spec is not None:
+            places = [spec.origin] if spec.has_location else [*(spec.submodule_search_locations or [])]
             return next((Path(place).resolve() for place in places if place), None)
     here = Path.cwd() / package  # searched last, as imports do
     return next((file.resolve() for file in (here / "__init__.py", here.with_suffix(".py")) if file.is_file()), None)
@@ -436,9 +436,9 @@ def _place(name: str) -> Path | None:
 
 def key_file() -> Path:
     """The file with the key of this account, by the rules of XDG."""
-    given = os.environ.get("XDG_STATE_HOME", "")
+    folder = os.environ.get("XDG_STATE_HOME", "")
     try:
-        state = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+        state = Path(folder) if os.path.isabs(folder) else Path.home() / ".local" / "state"
     except RuntimeError:
         raise NoKey("your account has no home folder for a key") from None
     return state / "drl" / "run_key"
