@@ -5,7 +5,7 @@ import importlib.util
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,7 +65,8 @@ def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True
     if experiment.scaling.runs_elsewhere:
         _announce(experiment, console)
         return train_in_processes(experiment, extras, console)[0]
-    return _train(experiment, None, extras, console)
+    with _open_session(experiment, None, extras, console) as session:
+        return drive([session])[0]
 
 
 def resume(
@@ -113,7 +114,8 @@ def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: 
             raise BadInput(f"{folder} is one of several seeds in one program, which takes neither trackers nor stages")
         finished = _resume_seeds(folder, experiment, console)
         return next(each for each in finished if each.folder == folder)
-    return _train(experiment, run, extras, console)
+    with _open_session(experiment, run, extras, console) as session:
+        return drive([session])[0]
 
 
 def _name_again(folder: Path, env: AnyEnv | None, wrappers: Iterable[WrapperLike]) -> None:
@@ -155,7 +157,9 @@ def fork(
     if state is None:
         raise BadInput(f"{folder} has no checkpoint to begin with; train it longer, or with --checkpoint-every")
     extras = Extras.of(experiment, model, trackers, stages, on_log)
-    return hinted([_train(experiment, None, extras, console, Origin(folder, state, changes))], console and hint)[0]
+    with _open_session(experiment, None, extras, console, Origin(folder, state, changes)) as session:
+        finished = drive([session])
+    return hinted(finished, console and hint)[0]
 
 
 def hinted(runs: list[Finished], console: bool, trust: bool = False) -> list[Finished]:
@@ -190,14 +194,11 @@ def train_seeds(experiment: Experiment, extras: Extras = NOTHING, console: bool 
     return finished
 
 
-def _train(
-    experiment: Experiment,
-    resumed: Run | None,
-    extras: Extras,
-    console: bool,
-    origin: Origin | None = None,
-) -> Finished:
-    """Train in a new run folder, or in the folder of `resumed`."""
+@contextlib.contextmanager
+def _open_session(
+    experiment: Experiment, resumed: Run | None, extras: Extras, console: bool, origin: Origin | None = None
+) -> Iterator[Session]:
+    """A session in a new run folder, or in the folder of `resumed`."""
     config = experiment.run
     check_boards(config)
     _announce(experiment, console)
@@ -237,7 +238,7 @@ def _train(
             session.resume()
         if origin is not None:
             session.begin_fork(origin)
-        return drive([session])[0]
+        yield session
 
 
 def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: bool) -> list[Finished]:

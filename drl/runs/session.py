@@ -219,7 +219,15 @@ class Session:
             self.pending, self.staged = log, False
             due = every and self.env is not None and has_passed(log, every) and not log.evaluation
             if due and (config.evaluate_every is not None or self.evaluation_steps.allow(log)):
-                log.evaluation = self._evaluate_on_the_way()
+                try:
+                    evaluation: Evaluation | NotEvaluated = self.evaluate()
+                except NotEvaluated as error:
+                    evaluation = error
+                    warning = f"{error}; {TIME_LIMIT}, and --evaluate-every 0 leaves evaluations out"
+                    warnings.warn(warning, stacklevel=2)
+                self.trainer.agent.golden_inputs = evaluation.inputs
+                self.evaluation_steps.add(evaluation.env_steps)
+                log.evaluation = evaluation.summary() if isinstance(evaluation, Evaluation) else {}
             yield log
 
     def save_checkpoint(self) -> None:
@@ -309,16 +317,6 @@ class Session:
         with self.signals.at_once():
             config, agent = self.experiment.run, self.trainer.agent
             return evaluate_in_run(config, agent, episodes, seed, env=self.env, explore=explore, changes=changes)
-
-    def _evaluate_on_the_way(self) -> dict[str, float]:
-        try:
-            evaluation: Evaluation | NotEvaluated = self.evaluate()
-        except NotEvaluated as error:
-            evaluation = error
-            warnings.warn(f"{error}; {TIME_LIMIT}, and --evaluate-every 0 leaves evaluations out", stacklevel=2)
-        self.trainer.agent.golden_inputs = evaluation.inputs
-        self.evaluation_steps.add(evaluation.env_steps)
-        return evaluation.summary() if isinstance(evaluation, Evaluation) else {}
 
     def _evaluate_at_the_end(self) -> dict[str, float] | None:
         """The final evaluation, on the agent's card too; None, with a note, if its episodes do not end."""
