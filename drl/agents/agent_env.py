@@ -22,7 +22,7 @@ MOST_FRAMES = 1000  # largest frame_stack that an agent's card may name
 
 
 class EnvOptions(TypedDict, total=False):
-    """How `make_vec_env` steps environments."""
+    """Options of `make_vec_env`."""
 
     vectorization: str
     timeout: float
@@ -46,9 +46,9 @@ def open_vec_env(
 
 
 def env_notes(config: EnvConfig) -> PlainDict:
-    """What an agent's card says about its environment."""
-    told = {"env": config.env, "env_kwargs": config.env_kwargs, "frame_stack": config.frame_stack}
-    return told | ({"wrappers": list(config.wrappers)} if config.wrappers else {})
+    """The environment on an agent's card."""
+    notes = {"env": config.env, "env_kwargs": config.env_kwargs, "frame_stack": config.frame_stack}
+    return notes | ({"wrappers": list(config.wrappers)} if config.wrappers else {})
 
 
 def env_for(
@@ -117,15 +117,15 @@ def _on_card(notes: PlainDict, source: str) -> EnvConfig | None:
     """The environment of the training. A card is untrusted, so its types are checked."""
     if notes.get("env") is None:
         return None
-    given: PlainDict = {"env_kwargs": {}, "wrappers": [], "frame_stack": 1} | notes
-    given["env_kwargs"] = given["env_kwargs"] or {}
-    stack, wrappers = given["frame_stack"], given["wrappers"]
+    card: PlainDict = {"env_kwargs": {}, "wrappers": [], "frame_stack": 1} | notes
+    card["env_kwargs"] = card["env_kwargs"] or {}
+    stack, wrappers = card["frame_stack"], card["wrappers"]
     checks = {
-        "env": isinstance(given["env"], str),
-        "env_kwargs": isinstance(given["env_kwargs"], dict),
+        "env": isinstance(card["env"], str),
+        "env_kwargs": isinstance(card["env_kwargs"], dict),
         "wrappers": isinstance(wrappers, list) and all(isinstance(wrapper, str) for wrapper in wrappers),
         "frame_stack": isinstance(stack, int) and not isinstance(stack, bool) and 1 <= stack <= MOST_FRAMES,
     }
     if wrong := [name for name, right in checks.items() if not right]:
         raise UnusableFile(f"{source} describes its environment wrongly, in {', '.join(wrong)}")
-    return EnvConfig(env=given["env"], env_kwargs=given["env_kwargs"], wrappers=tuple(wrappers), frame_stack=stack)
+    return EnvConfig(env=card["env"], env_kwargs=card["env_kwargs"], wrappers=tuple(wrappers), frame_stack=stack)

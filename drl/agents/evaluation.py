@@ -16,7 +16,7 @@ from drl.core.golden_pairs import GoldenInputs, InputSampler, pairs_for
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.setting_rules import check_whole
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, ObsSpec, PlainDict
 from drl.envs.async_vec_env import PATIENCE
 from drl.envs.atari import whole_games
 from drl.envs.env_config import EnvLike
@@ -96,13 +96,15 @@ def run_episodes(
     finished: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
     obs, vector_steps = envs.reset(), 0
     most = MOST_STEPS * episodes if max_steps is None else max_steps
-    seen = InputSampler(pairs_for(envs.obs_spec))
+    inputs = InputSampler(pairs_for(envs.obs_spec))
     agent.begin()
     while any(len(played) < share for played, share in zip(finished, quota, strict=True)):
         if vector_steps * envs.num_envs >= most:
             steps, ended = vector_steps * envs.num_envs, sum(map(len, finished))
-            raise NotEvaluated(_endless(envs.env_id, ended, episodes, steps), steps, seen.inputs())
-        seen.see(obs, envs.action_mask)
+            count = f"only {ended} of {plural(episodes, 'episode')}" if ended else "no episode"
+            why = f"not evaluated, because {count} of {envs.env_id} ended in {plural(steps, 'step')}"
+            raise NotEvaluated(why, steps, inputs.inputs())
+        inputs.see(obs, envs.action_mask)
         step = envs.step(agent.action_spec.to_env(agent.decide(obs, explore, envs.action_mask)))
         obs, vector_steps = step.obs, vector_steps + 1
         if agent.recurrent:
@@ -111,25 +113,20 @@ def run_episodes(
             if len(finished[episode.env_index]) < quota[episode.env_index]:
                 finished[episode.env_index].append(episode)
     episodes_played = [episode for by_env in finished for episode in by_env]
-    return Evaluation(episodes_played, vector_steps * envs.num_envs, inputs=seen.inputs())
-
-
-def _endless(env: str, ended: int, episodes: int, steps: int) -> str:
-    how_many = f"only {ended} of {plural(episodes, 'episode')}" if ended else "no episode"
-    return f"not evaluated, because {how_many} of {env} ended in {plural(steps, 'step')}"
+    return Evaluation(episodes_played, vector_steps * envs.num_envs, inputs=inputs.inputs())
 
 
 def check_fit(agent: Agent, obs_spec: ObsSpec, action_spec: ActionSpec, env: str) -> None:
     """Raise unless the agent has these specs."""
     if (obs_spec, action_spec) != (agent.obs_spec, agent.action_spec):
-        raise BadInput(
-            f"the agent does not fit {env}: it was trained on observations {agent.obs_spec.shape} and "
-            f"{_actions(agent.action_spec)}, {env} has {obs_spec.shape} and {_actions(action_spec)}"
+        trained, has = (
+            f"{spec.kind} actions of {', '.join(map(str, spec.sizes)) or spec.entries}"
+            for spec in (agent.action_spec, action_spec)
         )
-
-
-def _actions(spec: ActionSpec) -> str:
-    return f"{spec.kind} actions of {', '.join(map(str, spec.sizes)) or spec.entries}"
+        raise BadInput(
+            f"the agent does not fit {env}: it was trained on observations {agent.obs_spec.shape} and {trained}, {env} "
+            f"has {obs_spec.shape} and {has}"
+        )
 
 
 @contextlib.contextmanager
@@ -181,9 +178,12 @@ def evaluate(
     check_whole("seed", seed, 0)
     if max_steps is not None:
         check_whole("max_steps", max_steps)
-    given = agent.agent if isinstance(agent, Finished) else agent
-    own = own_run(find_agent_folder(given)) if isinstance(given, str | Path) and Path(given).suffix != ".pth" else None
-    player: Agent = load_agent(given) if isinstance(given, str | Path) else given
+    own: PlainDict | None = None
+    if isinstance(agent, str | Path):
+        own = own_run(find_agent_folder(agent)) if Path(agent).suffix != ".pth" else None
+        player = load_agent(agent)
+    else:
+        player = agent.agent if isinstance(agent, Finished) else agent
     config = env_for(player, env, env_kwargs, wrappers, frame_stack, trust=trust or is_env_of(player, own))
     config = replace(config, env_kwargs=whole_games(config.env, config.env_kwargs))
     options: EnvOptions = {"vectorization": vectorization, "timeout": timeout}

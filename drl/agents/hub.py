@@ -1,7 +1,7 @@
 """Agents on the Hugging Face Hub: `drl.push` and `drl.pull`, through `huggingface_hub` (extra `hub`).
 
-What comes from the Hub may come from anybody. Three files are downloaded, by names of ours, each up to a size. They are
-checked like any agent before the new folder appears under its name, and nothing in them is run.
+Anybody can upload to the Hub. Three files are downloaded, by fixed names and up to a limit of bytes. They are checked
+like any agent before the new folder appears under its name, and nothing in them is run.
 """
 
 import contextlib
@@ -68,10 +68,36 @@ def push(
     if which is not None and which not in KEPT:
         raise BadInput(f"--which is {which!r}; expected {', '.join(KEPT)}")
     with agent_folder(agent, which) as folder:
-        pushed = Pushed(repository, push_agent(folder, repository, private, os.environ.get("HF_ENDPOINT")))
+        pushed = Pushed(repository, _push(folder, repository, private))
     if console:
         print(pushed)
     return pushed
+
+
+def _push(folder: Path, repository: str, private: bool) -> str:
+    """Upload the agent in `folder` in one commit, in place of an earlier one; return its address."""
+    hub = _opened(repository)
+    card, _ = read_agent(folder)
+    weights = _weights_of(card, str(folder))
+    described = os.path.lexists(folder / "README.md")  # a user may have deleted it
+    files = {
+        "README.md": read_inside(folder, folder / "README.md") if described else readme(card).encode(),
+        "card.json": read_inside(folder, folder / "card.json"),
+        weights: read_inside(folder, folder / weights, MOST_WEIGHTS),
+    }
+    if hub.get_token() is None:
+        raise BadInput("there is no token of the Hugging Face Hub; set HF_TOKEN, or type: hf auth login")
+    api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    with _clear_errors(f"pushing to {repository}", api.endpoint):
+        api.create_repo(repository, private=private or None, exist_ok=True)
+        info = api.model_info(repository, timeout=PATIENCE)
+        if private and not info.private:
+            raise BadInput(f"{repository} exists and is public; leave out --private, or choose another name")
+        names = [each.rfilename for each in info.siblings or []]
+        changes = [hub.CommitOperationAdd(name, content) for name, content in files.items()]
+        changes += [hub.CommitOperationDelete(name) for name in names if WEIGHTS.fullmatch(name) and name != weights]
+        api.create_commit(repository, changes, commit_message="An agent of drl")
+    return f"{api.endpoint}/{repository}"
 
 
 def pull(
@@ -84,71 +110,38 @@ def pull(
     folder = Path(out or repository.rpartition("/")[2])
     if out:
         check_out(folder)
-    pulled = Pulled(repository, pull_agent(repository, folder, revision, os.environ.get("HF_ENDPOINT")))
+    hub = _opened(repository)
+    if os.path.lexists(folder):
+        raise BadInput(f"{folder} exists and is not overwritten; choose another --out")
+    api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    with _clear_errors(f"pulling {repository}", api.endpoint):
+        info = api.model_info(repository, revision=revision, timeout=PATIENCE)
+        names = {each.rfilename for each in info.siblings or []}
+        if "card.json" not in names:
+            raise BadInput(f"{repository} holds no agent of drl: it has no card.json")
+        if not isinstance(info.sha, str) or not COMMIT.fullmatch(info.sha):
+            raise UnusableFile(f"{api.endpoint} names no commit of {repository}")
+        with _draft_folder(folder) as draft:
+
+            def fetch(name: str, most: int) -> None:
+                url = hub.hf_hub_url(repository, name, revision=info.sha, endpoint=api.endpoint)
+                _download(hub, url, draft / name, most)
+
+            fetch("card.json", MOST_TEXT)
+            fetch(_weights_of(read_json(draft / "card.json"), repository), MOST_WEIGHTS)
+            if "README.md" in names:
+                fetch("README.md", MOST_TEXT)
+            card, _ = read_agent(draft)
+            if card["variant"] in VARIANTS:  # a plugin's own is checked when it is loaded, with --plugins
+                open_agent(draft)
+    pulled = Pulled(repository, folder)
     if console:
         print(pulled)
     return pulled
 
 
-def push_agent(folder: Path, repository: str, private: bool = False, endpoint: str | None = None) -> str:
-    """Upload the agent in `folder` to `owner/name`, which is made if it does not exist; returns its address. The files
-    of an agent that was there are replaced, in one commit."""
-    hub = _opened(repository)
-    card, _ = read_agent(folder)
-    weights = _weights_of(card, str(folder))
-    described = os.path.lexists(folder / "README.md")  # agents of earlier versions have none
-    files = {
-        "README.md": read_inside(folder, folder / "README.md") if described else readme(card).encode(),
-        "card.json": read_inside(folder, folder / "card.json"),
-        weights: read_inside(folder, folder / weights, MOST_WEIGHTS),
-    }
-    if hub.get_token() is None:
-        raise BadInput("there is no token of the Hugging Face Hub; set HF_TOKEN, or type: hf auth login")
-    api = hub.HfApi(endpoint=endpoint)
-    with _one_line(f"pushing to {repository}", api.endpoint):
-        api.create_repo(repository, private=private or None, exist_ok=True)
-        info = api.model_info(repository, timeout=PATIENCE)
-        if private and not info.private:
-            raise BadInput(f"{repository} exists and is public; leave out --private, or choose another name")
-        there = [each.rfilename for each in info.siblings or []]
-        old = [name for name in there if WEIGHTS.fullmatch(name) and name != weights]
-        changes = [hub.CommitOperationAdd(name, content) for name, content in files.items()]
-        changes += [hub.CommitOperationDelete(name) for name in old]
-        api.create_commit(repository, changes, commit_message="An agent of drl")
-    return f"{api.endpoint}/{repository}"
-
-
-def pull_agent(repository: str, out: Path, revision: str | None = None, endpoint: str | None = None) -> Path:
-    """Download the agent in `owner/name` into the new folder `out`. `revision` is a branch, a tag or a commit."""
-    hub = _opened(repository)
-    if os.path.lexists(out):
-        raise BadInput(f"{out} exists and is not overwritten; choose another --out")
-    api = hub.HfApi(endpoint=endpoint)
-    with _one_line(f"pulling {repository}", api.endpoint):
-        info = api.model_info(repository, revision=revision, timeout=PATIENCE)
-        there = {each.rfilename for each in info.siblings or []}
-        if "card.json" not in there:
-            raise BadInput(f"{repository} holds no agent of drl: it has no card.json")
-        if not isinstance(info.sha, str) or not COMMIT.fullmatch(info.sha):
-            raise UnusableFile(f"{api.endpoint} names no commit of {repository}")
-
-        def fetch(folder: Path, name: str, most: int) -> None:
-            url = hub.hf_hub_url(repository, name, revision=info.sha, endpoint=api.endpoint)
-            _download(hub, url, folder / name, most)
-
-        with _draft_folder(out) as draft:
-            fetch(draft, "card.json", MOST_TEXT)
-            fetch(draft, _weights_of(read_json(draft / "card.json"), repository), MOST_WEIGHTS)
-            if "README.md" in there:
-                fetch(draft, "README.md", MOST_TEXT)
-            card, _ = read_agent(draft)
-            if card["variant"] in VARIANTS:  # a plugin's own is checked when it is loaded, with --plugins
-                open_agent(draft)
-    return out
-
-
 def _opened(repository: str) -> Any:
-    """The library, for a repository that has a valid name."""
+    """Import the library; raise for an invalid name."""
     if not REPOSITORY.fullmatch(repository):
         raise BadInput(f"repository is {repository!r:.80}; expected owner/name, as on huggingface.co")
     try:
@@ -159,7 +152,7 @@ def _opened(repository: str) -> Any:
 
 
 def _weights_of(card: object, source: str) -> str:
-    """The file of weights that a card names."""
+    """The file of weights on a card."""
     name = card.get("weights") if isinstance(card, dict) else None
     if not isinstance(name, str) or not WEIGHTS.fullmatch(name):
         raise UnusableFile(f"the card of {source} names the weights {name!r:.80}; expected weights-….safetensors")
@@ -168,7 +161,7 @@ def _weights_of(card: object, source: str) -> str:
 
 @contextlib.contextmanager
 def _draft_folder(out: Path) -> Iterator[Path]:
-    """A new folder that at the end becomes `out`; if the block raises, nothing is left of it."""
+    """A new folder that becomes `out` at the end, or is removed if the block raises."""
     draft = out.with_name(f".{out.name}.{secrets.token_hex(8)}.part")
     try:
         draft.mkdir(parents=True)
@@ -199,12 +192,12 @@ def _download(hub: Any, url: str, file: Path, most: int) -> None:
         except UnusableFile:
             raise
         except Exception as error:
-            raise UnusableFile(f"the download of {file.name} broke off: {_said(error)}; try again") from None
+            raise UnusableFile(f"the download of {file.name} broke off: {one_line(error)}; try again") from None
 
 
 @contextlib.contextmanager
-def _one_line(doing: str, endpoint: str) -> Iterator[None]:
-    """Turn what the library raises into one clear line."""
+def _clear_errors(doing: str, endpoint: str) -> Iterator[None]:
+    """Turn exceptions of the library into one clear line."""
     from huggingface_hub import errors
 
     try:
@@ -225,12 +218,8 @@ def _one_line(doing: str, endpoint: str) -> Iterator[None]:
         cure = cures.get(code) or " ".join((error.server_message or "try again later").split())[:200]
         raise BadInput(f"{doing}: {endpoint} answers {code}: {cure}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # of an answer that is not the Hub's
-        raise UnusableFile(f"{doing}: {endpoint} answers with something unexpected: {_said(error)}") from None
+        raise UnusableFile(f"{doing}: {endpoint} answers with something unexpected: {one_line(error)}") from None
     except Exception as error:
         raise BadInput(
-            f"{doing}: cannot reach {endpoint}: {_said(error)}; check the connection, HF_ENDPOINT and HF_HUB_OFFLINE"
+            f"{doing}: cannot reach {endpoint}: {one_line(error)}; check the connection, HF_ENDPOINT and HF_HUB_OFFLINE"
         ) from None
-
-
-def _said(error: Exception) -> str:
-    return one_line(error)

@@ -94,21 +94,20 @@ def sample_actions(agent: Any, folder: Path, temperature: float = 1.0) -> None:
 def _proven(agent: Any, path: Path, card: PlainDict, engine: str, strict: bool) -> Any:
     """Return the agent with its notes after checking its golden pairs."""
     agent.notes = card["notes"]
-    if "golden_pairs" not in card:  # an agent of an earlier version
+    if "golden_pairs" not in card:  # it could not act on them when it was saved
         if strict:
             raise UnusableFile(f"{path} has no golden pairs: nothing shows that it acts as it did; leave out --strict")
         return agent
     try:
         pairs = pairs_from_json(card["golden_pairs"], agent.obs_spec, agent.action_spec)
     except Exception as error:  # the card is untrusted: parsing it can raise anything
-        said = one_line(error)
-        raise UnusableFile(f"the golden pairs of {path} do not fit its spaces ({said})") from None
+        raise UnusableFile(f"the golden pairs of {path} do not fit its spaces ({one_line(error)})") from None
     agent.golden_inputs = pairs.inputs
     if (differs := difference(agent, pairs)) is not None:
-        said = f"{path} acts differently from its golden pairs: {differs} ({_then_and_now(card, engine)})"
+        warning = f"{path} acts differently from its golden pairs: {differs} ({_then_and_now(card, engine)})"
         if strict:
-            raise UnusableFile(said)
-        warnings.warn(said, stacklevel=3)
+            raise UnusableFile(warning)
+        warnings.warn(warning, stacklevel=3)
     return agent
 
 
@@ -118,13 +117,14 @@ def _then_and_now(card: PlainDict, engine: str) -> str:
     then = {"engine": card["engine"], **(stored if isinstance(stored, dict) else {})}
     now = {"engine": engine, **versions()}
     names = [name for name in now if then.get(name) != now[name]]
+    if not names:
+        return "saved with the same versions on the same platform"
     listed = [", ".join(f"{name} {printable(str(side.get(name)))[:80]}" for name in names) for side in (then, now)]
-    return f"saved with {listed[0]}; here {listed[1]}" if names else "saved with the same versions on the same platform"
+    return f"saved with {listed[0]}; here {listed[1]}"
 
 
 def _from_pth(path: Path, model: object, device: str, engine: str | None, strict: bool) -> Any:
     """Load the newest agent of a run with the policy of a `.pth` file."""
-
     run = path.absolute().parent.parent
     if not (run / "run.json").exists():
         raise BadInput(f"{path} has no card; expected a file in the folder models/ of a run, or an agent folder")
@@ -163,7 +163,6 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
 
     A C51 file contains its support. Settings named in `asked` (`num_atoms`, `v_min`, `v_max`) must match it.
     """
-
     from drl.engines.torch.agents import QAgent
     from drl.engines.torch.models import load_parameters, make_q_value_model
 
@@ -190,23 +189,18 @@ def read_pth(path: Path) -> dict[str, Array]:
 
     if not path.exists():
         raise BadInput(f"{path} does not exist; training prints where the best model was saved")
-    content = _read(path)
+    try:
+        content = read_plain(path, MOST_WEIGHTS)
+    except OSError as error:
+        raise UnusableFile(f"{path} cannot be read: {error.strerror or error}") from None
     check_pth(content, path)
     try:
         state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
         arrays = {name: _array(name, tensor) for name, tensor in state.items()}
     except Exception as error:  # torch raises many kinds of errors for foreign files
-        message = " ".join(str(error).split())[:200]
-        raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {message})") from None
+        raise UnusableFile(f"{path} is not a file of plain tensors ({one_line(error)})") from None
     check_finite(arrays, str(path))
     return arrays
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_plain(path, MOST_WEIGHTS)
-    except OSError as error:
-        raise UnusableFile(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _array(name: object, tensor: "torch.Tensor") -> Array:
@@ -223,15 +217,15 @@ def _check_switches(arrays: dict[str, Array], num_actions: int, wanted: QModelCo
     if not num_actions or outputs % num_actions:
         raise BadInput(f"{path} outputs {outputs} numbers, which does not fit {num_actions} actions; check --env_name")
     atoms = outputs // num_actions
-    found = {
+    stored = {
         "dueling": "head.state_value.weight" in arrays,
         "noisy": "head.advantage.weight_sigma" in arrays,
         "distributional": atoms > 1,
     }
     asked = dataclasses.asdict(wanted) | {"distributional": wanted.distributional != "none"}
-    if any(found[name] != asked[name] for name in found):
-        switches = " ".join(FLAGS[name] for name in found if found[name]) or "none of the architecture switches"
+    if any(stored[name] != asked[name] for name in stored):
+        switches = " ".join(FLAGS[name] for name in stored if stored[name]) or "none of the architecture switches"
         raise BadInput(f"{path} was trained with {switches}; evaluate it with the same")
-    if found["distributional"] and atoms != wanted.num_atoms:
+    if stored["distributional"] and atoms != wanted.num_atoms:
         expected = f"{num_actions} actions of {wanted.num_atoms} atoms"
         raise BadInput(f"{path} gives {outputs} numbers, not {expected}; check --num_atoms and --env_name")

@@ -84,7 +84,7 @@ def watch(
     finished, config = [], env_for(agent, env)
     stream = stream or sys.stdout
     if not config.env.startswith(JAX_ONLY) and has_several_agents(config):
-        return watch_game(agent, config, mode, episodes, seed, explore, stream)
+        return _watch_game(agent, config, mode, episodes, seed, explore, stream)
     with blamed(config.env), _open(agent, config, mode) as single, own_stream(agent, seed):
         for index in range(episodes):
             if mode == "ansi":
@@ -117,7 +117,7 @@ def film(
     if config.env.startswith(JAX_ONLY):
         return None
     if has_several_agents(config):
-        return film_game(agent, config, path, seed, explore, MAX_FRAMES, changes)
+        return _film_game(agent, config, path, seed, explore, changes)
     with blamed(config.env), RenderedEnv(config, timeout=timeout) as drawn, own_stream(agent, seed):
         check_fit(agent, drawn.obs_spec, drawn.action_spec, config.env)
         if drawn.render_mode is None:
@@ -144,7 +144,7 @@ def _open(agent: Agent, config: EnvConfig, mode: str) -> Iterator[Env]:
     env: Env = make_env(config)
     try:
         check_fit(agent, obs_spec(env.observation_space), action_spec(env.action_space), env_id)
-        if offered_mode(mode, env.metadata, env_id) is not None:
+        if _offered_mode(mode, env.metadata, env_id) is not None:
             close_anyway(env.close, env_id)
             env = make_env(config, mode)
         yield env
@@ -184,37 +184,35 @@ def short(value: object) -> str:
 class GameTable(NamedTuple):
     """One copy of a game, ready to be played."""
 
-    envs: VecEnv  # what the agent sees
+    envs: VecEnv  # as the agent sees it
     game: ParallelVecEnv  # the same without frame stacking
-
-    @property
-    def mode(self) -> str | None:
-        """How it is rendered."""
-        return getattr(self.game.games[0], "render_mode", None)
+    mode: str | None  # the render mode
 
 
-def film_game(
-    agent: Agent,
-    config: EnvConfig,
-    path: Path,
-    seed: int,
-    explore: bool,
-    most_frames: int,
-    changes: Sequence[EnvChange] = (),
+def _film_game(
+    agent: Agent, config: EnvConfig, path: Path, seed: int, explore: bool, changes: Sequence[EnvChange]
 ) -> Path | None:
-    """Write one game as an mp4; None if it cannot be rendered. `changes` are made before its first reset."""
+    """`film` for a game of several agents."""
+
+    def frames(table: GameTable) -> Iterator[Array]:
+        obs = table.envs.reset()
+        yield np.asarray(table.game.render())
+        for _ in _play(agent, table, obs, explore):
+            if not table.game.ended[0]:  # the next game has begun
+                yield np.asarray(table.game.render())
+
     with _open_game(agent, config, "rgb_array", seed) as table:
         if table.mode != "rgb_array":
             return None
         repeat_changes(changes, table.envs)
         fps = int(table.game.games[0].metadata.get("render_fps") or 30)
-        return write_video(path, itertools.islice(_frames(agent, table, explore), most_frames), fps=fps)
+        return write_video(path, itertools.islice(frames(table), MAX_FRAMES), fps=fps)
 
 
-def watch_game(
+def _watch_game(
     agent: Agent, config: EnvConfig, mode: str, games: int, seed: int, explore: bool, stream: TextIO
 ) -> list[Episode]:
-    """Play games in their own window (`mode="human"`) or as text (`mode="ansi"`); the episodes of all agents."""
+    """`watch` for a game of several agents; the episodes of all agents."""
     finished: list[Episode] = []
     with _open_game(agent, config, mode, seed) as table:
         for number in range(1, games + 1):
@@ -244,15 +242,7 @@ def _play(agent: Agent, table: GameTable, obs: Array, explore: bool) -> Iterator
         obs = step.obs
 
 
-def _frames(agent: Agent, table: GameTable, explore: bool) -> Iterator[Array]:
-    obs = table.envs.reset()
-    yield np.asarray(table.game.render())
-    for _ in _play(agent, table, obs, explore):
-        if not table.game.ended[0]:  # the next game has begun
-            yield np.asarray(table.game.render())
-
-
-def offered_mode(mode: str, metadata: Mapping[str, Any], env: str) -> str | None:
+def _offered_mode(mode: str, metadata: Mapping[str, Any], env: str) -> str | None:
     """The render mode, or None if the environment lacks it; raises if that was to be its window."""
     if mode in metadata.get("render_modes", []):
         return mode
@@ -270,13 +260,11 @@ def _open_game(agent: Agent, config: EnvConfig, mode: str, seed: int) -> Iterato
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     with make_vec_env(config, 1, seed, seeds_stream="watch") as envs:
         check_fit(agent, envs.obs_spec, envs.action_spec, config.env)
-        render_mode = offered_mode(mode, _without_stack(envs).games[0].metadata, config.env)
-    with (
-        blamed(config.env),
-        make_vec_env(config, 1, seed, seeds_stream="watch", render_mode=render_mode) as envs,
-        own_stream(agent, seed),
-    ):
-        yield GameTable(envs, _without_stack(envs))
+        render_mode = _offered_mode(mode, _without_stack(envs).games[0].metadata, config.env)
+    with blamed(config.env), make_vec_env(config, 1, seed, seeds_stream="watch", render_mode=render_mode) as envs:
+        game = _without_stack(envs)
+        with own_stream(agent, seed):
+            yield GameTable(envs, game, getattr(game.games[0], "render_mode", None))
 
 
 def _without_stack(envs: VecEnv) -> ParallelVecEnv:

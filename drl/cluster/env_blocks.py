@@ -15,7 +15,7 @@ from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.trainer.trainer import Collector
 
-STEPS_TO_FOLLOW = 256  # steps of a block whose actions are kept, until its state is asked for anew
+STEPS_TO_FOLLOW = 256  # steps of a block whose actions are kept, until a new state is requested
 Weights = dict[str, Any]  # what the agents of all blocks share: the model and the normalizer
 
 
@@ -33,7 +33,7 @@ MakeBlocks = Callable[[], Blocks]  # sent to the processes
 
 
 class CollectRequest(NamedTuple):
-    """What a collector is to do."""
+    """A request to a collector."""
 
     blocks: tuple[int, ...]
     steps: int  # of every environment
@@ -60,16 +60,16 @@ class Chunk(NamedTuple):
     next_action_mask: Array | None  # [T, n, choices]
     rnn_state: Array | None  # [n, S] before the first of these steps
     agent: StateDict  # the random stream and all else that the block's agent carries on
-    envs: StateDict | None  # the environments after the last step; None: not asked for
+    envs: StateDict | None  # the environments after the last step; None: not requested
 
 
 class BlockState(NamedTuple):
-    """Where a block is: a state of its environments, and the actions it has taken since."""
+    """The state of a block: an earlier state of its environments, and the actions since."""
 
     envs: StateDict | None = None  # None: before their first step
     since: tuple[Array, ...] = ()  # of [T, n, …] in the policy's units
     agent: StateDict | None = None
-    obs: Array | None = None  # [n, …] what it shows now
+    obs: Array | None = None  # [n, …] the current observations
 
     def after(self, chunk: Chunk) -> "BlockState":
         """The state after one more chunk."""
@@ -87,19 +87,19 @@ class BlockState(NamedTuple):
         return sum(len(actions) for actions in self.since)
 
     def plain(self) -> StateDict:
-        """For a checkpoint."""
+        """The state as plain data, for a checkpoint."""
         actions = np.concatenate(self.since) if self.since else None
         return {"envs": self.envs, "since": actions, "agent": self.agent, "obs": self.obs}
 
     @classmethod
     def from_plain(cls, state: StateDict) -> "BlockState":
-        """From a state dict."""
+        """Restore such a state."""
         since = () if state["since"] is None else (np.array(state["since"]),)
         return cls(state["envs"], since, state["agent"], None if state["obs"] is None else np.array(state["obs"]))
 
 
 def agent_state(agent: Agent) -> StateDict:
-    """What an agent carries from step to step, without the weights."""
+    """The state of an agent without its weights."""
     exploration = agent.exploration
     return {
         "rng": generator_state(agent.rng),
@@ -120,7 +120,9 @@ def collect(block: Collector, order: CollectRequest, count: Callable[[], None]) 
     """The steps of an order in one block; `count` is called after each."""
     taken = []
     for t in range(order.steps):
-        taken.append(_kept(block.step(order.env_steps + t * order.num_envs)))
+        step = block.step(order.env_steps + t * order.num_envs)
+        # The environments write into their arrays again.
+        taken.append(step._replace(obs=step.obs.copy(), step=step.step._replace(next_obs=step.step.next_obs.copy())))
         count()
     obs = np.stack([each.obs for each in taken] + [taken[-1].step.obs])
     steps = [each.step for each in taken]
@@ -149,13 +151,8 @@ def collect(block: Collector, order: CollectRequest, count: Callable[[], None]) 
     )
 
 
-def _kept(taken: CollectedStep) -> CollectedStep:
-    """With arrays that the environments do not write into again."""
-    return taken._replace(obs=taken.obs.copy(), step=taken.step._replace(next_obs=taken.step.next_obs.copy()))
-
-
 def go_to(block: Collector, state: BlockState) -> str | None:
-    """Bring a new block to where another one was. Returns why that is not possible, if it is not."""
+    """Bring a new block to the state of another one. Return why that is not possible; None: it is."""
     if state.agent is not None:
         restore_agent(block.agent, state.agent)
     why = None if state.envs is None else block.envs.load_state_dict(state.envs)
@@ -176,7 +173,7 @@ def go_to(block: Collector, state: BlockState) -> str | None:
 def joined(chunks: Sequence[tuple[slice, Chunk]], num_envs: int) -> list[CollectedStep]:
     """The steps of blocks as steps of all environments. `slice` is a block's place in a row; rows of environments that
     are in no block here are not valid."""
-    steps, like = len(chunks[0][1].reward), chunks[0][1]
+    like = chunks[0][1]
 
     def joint(name: str) -> Array:
         first = getattr(like, name)
@@ -189,12 +186,11 @@ def joined(chunks: Sequence[tuple[slice, Chunk]], num_envs: int) -> list[Collect
     terminated, truncated, valid = joint("terminated"), joint("truncated"), joint("valid")
     mask = None if like.action_mask is None else joint("action_mask")
     next_mask = None if like.next_action_mask is None else joint("next_action_mask")
-    next_obs = [obs[t + 1] for t in range(steps)]
-    episodes: list[list[Episode]] = [[] for _ in range(steps)]
+    next_obs = list(obs[1:])
+    episodes: list[list[Episode]] = [[] for _ in reward]
     for place, chunk in chunks:
-        width = chunk.reward.shape[1]
         for index, final in zip(chunk.final_index.tolist(), chunk.final_obs, strict=True):
-            t, env = divmod(index, width)
+            t, env = divmod(index, chunk.reward.shape[1])
             if next_obs[t].base is obs:
                 next_obs[t] = next_obs[t].copy()
             next_obs[t][place.start + env] = final
@@ -206,18 +202,17 @@ def joined(chunks: Sequence[tuple[slice, Chunk]], num_envs: int) -> list[Collect
         for place, chunk in chunks:
             rnn_state[place] = chunk.rnn_state
     taken = []
-    for t in range(steps):
-        ended = sorted(episodes[t], key=lambda episode: episode.env_index)
+    for t, ended in enumerate(episodes):
+        ended.sort(key=lambda episode: episode.env_index)
         masks = (None if mask is None else mask[t + 1], None if next_mask is None else next_mask[t])
         step = VecStep(reward[t], terminated[t], truncated[t], next_obs[t], obs[t + 1], valid[t], ended, *masks)
-        taken.append(
-            CollectedStep(obs[t], action[t], step, None if mask is None else mask[t], rnn_state if t == 0 else None)
-        )
+        first_state = rnn_state if t == 0 else None
+        taken.append(CollectedStep(obs[t], action[t], step, None if mask is None else mask[t], first_state))
     return taken
 
 
 class CollectorSpecs(NamedTuple):
-    """What a collector tells of itself."""
+    """Collector metadata."""
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
@@ -226,7 +221,7 @@ class CollectorSpecs(NamedTuple):
 
 
 class CollectorActor:
-    """A Ray actor. It takes orders one after the other; `steps_taken` answers meanwhile."""
+    """A Ray actor. It handles one request at a time; `steps_taken` answers meanwhile."""
 
     def __init__(self, make_blocks: MakeBlocks, states: dict[int, BlockState]):
         self.factory: Blocks = make_blocks()
@@ -244,7 +239,7 @@ class CollectorActor:
         self.inexact = next((why for why in reasons if why is not None), None)
 
     def describe(self) -> tuple[CollectorSpecs, str | None]:
-        """Its specs, and why it does not continue exactly where its blocks were, if it does not."""
+        """The specs, and why this collector does not continue its blocks exactly; None: it does."""
         block = next(iter(self.blocks.values()))
         return CollectorSpecs(block.obs_spec, block.action_spec, platform.node(), os.getpid()), self.inexact
 
@@ -253,7 +248,11 @@ class CollectorActor:
         if order.version != self.version:
             self.factory.load(weights)
             self.version = order.version
-        return [collect(self.blocks[number], order, self._count) for number in order.blocks]
+
+        def count() -> None:
+            self.taken += 1
+
+        return [collect(self.blocks[number], order, count) for number in order.blocks]
 
     def get(self, name: str) -> list[EnvValue]:
         return [value for block in self.blocks.values() for value in block.get(name)]
@@ -267,15 +266,12 @@ class CollectorActor:
     def call(
         self, name: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[list[EnvValue], dict[int, StateDict]]:
-        """What the methods returned, and the states afterwards."""
+        """The results of the method, and the states afterwards."""
         answers = [answer for block in self.blocks.values() for answer in block.call(name, *args, **kwargs)]
         return answers, self._states()
 
     def _states(self) -> dict[int, StateDict]:
         return {number: block.envs.state_dict() for number, block in self.blocks.items()}
-
-    def _count(self) -> None:
-        self.taken += 1
 
     def steps_taken(self) -> int:
         """Environment steps since it was started."""

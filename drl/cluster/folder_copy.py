@@ -50,7 +50,7 @@ class UnsentPiece(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What the receiver has of a file."""
+    """The state of a file at the receiver."""
 
     inode: int  # it is not given to another file, because `link` keeps it
     size: int
@@ -69,8 +69,7 @@ class Outgoing:
         self._links = 0  # so far
 
     def changes(self) -> list[UnsentPiece | Complete]:
-        """What is new since the last call, all of which has been read. Nobody may write into the folder until this
-        returns."""
+        """The changes since the last call, all of which must have been sent. Nobody may write meanwhile."""
         waiting, listed, before = list[UnsentPiece | Complete](), _listed(self.folder), self.sent
         self.sent = {path: self._linked(path) for path in listed.files}
         for path, now in self.sent.items():
@@ -89,8 +88,8 @@ class Outgoing:
         link = self.links / str(self._links)
         link.parent.mkdir(parents=True, exist_ok=True)
         os.link(self.folder / path, link)
-        found = link.stat()
-        return Sent(found.st_ino, found.st_size, found.st_mtime_ns, link)
+        stat = link.stat()
+        return Sent(stat.st_ino, stat.st_size, stat.st_mtime_ns, link)
 
     def close(self) -> None:
         shutil.rmtree(self.links, ignore_errors=True)
@@ -219,25 +218,22 @@ class UrlCopy:
         self._missing: list[str] = []
 
     def update(self, paths: Iterable[str]) -> list[str]:
-        """Copy the files at these paths, and those that could not be copied before; delete those that are gone. Returns
-        what could not be copied: training goes on without."""
+        """Copy the files at these paths, and those that could not be copied before; delete those that are gone. Return
+        the paths that could not be copied: training goes on without them."""
         wanted, self._missing = dict.fromkeys([*self._missing, *paths]), []
         for path in wanted:
+            target = f"{self.root}/{path}"
             try:
-                self._copy(path)
+                if (self.folder / path).is_file():
+                    self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
+                    self.files.put_file(str(self.folder / path), target)
+                else:
+                    with contextlib.suppress(FileNotFoundError):
+                        self.files.rm_file(target)
             except Exception as error:  # every file system has its own
                 self._missing.append(path)
                 self.error = one_line(error)
         return self._missing
-
-    def _copy(self, path: str) -> None:
-        target = f"{self.root}/{path}"
-        if (self.folder / path).is_file():
-            self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
-            self.files.put_file(str(self.folder / path), target)
-        else:
-            with contextlib.suppress(FileNotFoundError):
-                self.files.rm_file(target)
 
 
 def check_url(url: str) -> None:
@@ -251,5 +247,4 @@ def _open(url: str):  # type: ignore[no-untyped-def]  # fsspec has no types
     try:
         return fsspec.core.url_to_fs(url)
     except (ImportError, ValueError, OSError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise BadInput(f"results_url is {url!r}, which cannot be opened: {said}") from None
+        raise BadInput(f"results_url is {url!r}, which cannot be opened: {one_line(error)}") from None

@@ -1,4 +1,4 @@
-"""Many learners for one run (experimental): further processes of a cluster that share every update of the driver.
+"""Many learners for one run (experimental): more processes of a cluster share every update of the driver.
 
 The run itself (environments, buffer, logs, checkpoints) stays in the driver, which is the first learner. It sends every
 batch to the others; `drl/engines/torch/learner_group.py` says how they make one gradient of their parts.
@@ -29,14 +29,14 @@ Build = Callable[..., tuple[Any, Any]]  # (compile_update) → the agent and the
 
 
 class Recipe(NamedTuple):
-    """What a learner is built from, in another process."""
+    """How to build a learner in another process."""
 
     plugins: tuple[str, ...]  # modules to import first
     pickled: bytes  # a `Build`, before the driver's own learner took over the user's model
 
 
 class LearnerProcess:
-    """One of the further learners: an actor."""
+    """One of the additional learners: an actor."""
 
     agent: Any
     algorithm: Any
@@ -72,7 +72,7 @@ class LearnerProcess:
 
 
 class Member(NamedTuple):
-    """One of the further learners, as the driver sees it."""
+    """Driver-side handle of an additional learner."""
 
     actor: Any
     name: str  # for messages
@@ -112,11 +112,11 @@ class ManyLearners:
             shared = self.ray.put(batch)
             return [member.actor.learn.remote(shared, progress) for member in self.members]
         except self.ray.exceptions.RayError as error:
-            self._fail(f"the learners cannot be told to learn: {type(error).__name__}: {_first_line(error)}")
+            self._fail(f"the learners cannot be reached: {type(error).__name__}: {_first_line(error)}")
             return []
 
     def _end(self, calls: list[Any]) -> None:
-        """Wait for the others, and find out which of them has failed first."""
+        """Wait for the others, and find the one that failed first."""
         errors = self.ray.exceptions
         died, raised, silent, left = list[str](), list[str](), list[str](), list[str]()
         for member, call in zip(self.members, calls, strict=True):
@@ -130,8 +130,8 @@ class ManyLearners:
                 blamed.append(f"{member.name} failed: {type(cause).__name__}: {_first_line(cause)}")
             except errors.RayError as error:
                 died.append(f"{member.name} died ({type(error).__name__})")
-        if found := died + raised + silent + left:
-            self._fail(found[0])
+        if failures := died + raised + silent + left:
+            self._fail(failures[0])
         elif self.group.broken:
             self._fail(f"the learners have lost each other: {self.group.broken}")
 
@@ -141,9 +141,8 @@ class ManyLearners:
 
     @property
     def learning_rate_factor(self) -> float:
-        """Of all learners."""
-        factor: float = self.algorithm.learning_rate_factor
-        return factor
+        """Factor of the learning rate of all learners."""
+        return float(self.algorithm.learning_rate_factor)
 
     @learning_rate_factor.setter
     def learning_rate_factor(self, factor: float) -> None:
@@ -168,7 +167,7 @@ class ManyLearners:
 
 
 def recipe_of(build: Build, plugins: tuple[str, ...], address: str) -> Recipe:
-    """Also of functions and modules of a user's script."""
+    """Pack a build for another process, including functions and modules of a user's script."""
     return Recipe(plugins, import_ray(address).cloudpickle.dumps(build))
 
 
@@ -184,10 +183,16 @@ def open_learners(
     with open_cluster(address) as ray, contextlib.ExitStack() as stack:
         # One that dies is not started again: it would lack the weights of the others.
         kind = ray.remote(max_restarts=0, scheduling_strategy="SPREAD", **resources)(LearnerProcess)
-        actors = []
+        actors = list[Any]()
+
+        @stack.callback
+        def end() -> None:
+            for actor in actors:
+                with contextlib.suppress(ray.exceptions.RayError):  # the whole cluster may be gone
+                    ray.kill(actor)
+
         for _ in range(count - 1):
             actors.append(kind.remote())
-            stack.callback(_end, ray, actors[-1])
         members = _built(ray, actors, recipe, compiled)
         local = address == "local"
         host = "127.0.0.1" if local else ray.util.get_node_ip_address()
@@ -209,8 +214,8 @@ def _built(ray: "ModuleType", actors: list[Any], recipe: Recipe, compiled: bool)
     except ray.exceptions.GetTimeoutError:
         free = ray.available_resources()
         has = f"the cluster has {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs left"
-        said = f"{len(actors) + 1} learners did not start within {START_SECONDS:g} s, and {has}"
-        raise BadInput(f"{said}; use fewer --num-learners, or a larger cluster") from None
+        late = f"{len(actors) + 1} learners did not start within {START_SECONDS:g} s, and {has}"
+        raise BadInput(f"{late}; use fewer --num-learners, or a larger cluster") from None
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", None) or error
         raise BadInput(f"a learner cannot be built: {type(cause).__name__}: {_first_line(cause)}") from error
@@ -218,11 +223,6 @@ def _built(ray: "ModuleType", actors: list[Any], recipe: Recipe, compiled: bool)
         Member(actor, f"learner {number} of {len(actors) + 1} (host {host}, process {process})")
         for number, (actor, (host, process)) in enumerate(zip(actors, places, strict=True), start=2)
     ]
-
-
-def _end(ray: "ModuleType", actor: Any) -> None:
-    with contextlib.suppress(ray.exceptions.RayError):  # the whole cluster may be gone
-        ray.kill(actor)
 
 
 def _first_line(error: BaseException) -> str:

@@ -52,7 +52,7 @@ class HostReady(NamedTuple):
 
 
 class FolderSaved(NamedTuple):
-    """A process says that this folder can be copied, and waits for an answer."""
+    """Sent by a process when its folder can be copied. It waits for an answer."""
 
     folder: str
 
@@ -69,7 +69,9 @@ class Host:
         os.environ.update(variables)
         with contextlib.suppress(OSError):
             os.chdir(place)  # relative paths mean the same as in the driver, where they exist
-        self.shared: bool = probe is not None and _reads(probe)
+        self.shared: bool = False  # whether this node sees the folder of the driver
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            self.shared = probe is not None and Path(probe.file).read_text() == probe.content
         self.temporary: Path = _temporary_folder()
         self.messages: BinaryIO = (self.temporary / "messages.txt").open("w+b")
         self.process, self.pipe = start_program(run_target, self.messages, {})
@@ -81,7 +83,7 @@ class Host:
         self.outbox: collections.deque[object] = collections.deque([ready])
 
     def poll(self, answers: Sequence[object] = ()) -> list[object]:
-        """Pass on what the driver says, then messages as soon as there are any; none after a second."""
+        """Pass messages of the driver on, then return those of the process; none after a second."""
         for answer in answers:
             self.send(answer)
         if not self.outbox and not self.over:
@@ -119,7 +121,8 @@ class Host:
             if not self.shared:
                 folder = Path(message.folder)
                 if self.outgoing is None or self.outgoing.folder != folder:
-                    self._forget_links()
+                    if self.outgoing is not None:
+                        self.outgoing.close()
                     self.outgoing = Outgoing(folder)
                 self.outbox.extend(self.outgoing.changes())
             self.pipe.send(None)
@@ -137,7 +140,7 @@ class Host:
         self.incoming.add(part)
         if isinstance(part, Complete):
             self.outgoing = Outgoing(Path(folder))
-            self.outgoing.changes()  # the driver has all that is there
+            self.outgoing.changes()  # the driver has all of these files
 
     def signal(self, number: int) -> None:
         """Send the process a signal."""
@@ -146,12 +149,9 @@ class Host:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._forget_links()
-        shutil.rmtree(self.temporary, ignore_errors=True)
-
-    def _forget_links(self) -> None:
         if self.outgoing is not None:
             self.outgoing.close()
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
 
 def run_target(pipe: Connection) -> None:
@@ -163,15 +163,8 @@ def run_target(pipe: Connection) -> None:
     getattr(importlib.import_module(module), name)(pipe)
 
 
-def _reads(probe: Probe) -> bool:
-    try:
-        return Path(probe.file).read_text() == probe.content
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
 def _temporary_folder() -> Path:
-    """A new folder of this node, locked as long as this process lives. Those of hosts that were killed are removed."""
+    """Make a folder, locked until this process ends. Folders of hosts that were killed are removed."""
     for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), (old / ".host").open("r+b") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,14 +177,14 @@ def _temporary_folder() -> Path:
 
 
 class Needs(NamedTuple):
-    """What a node must have free for a process."""
+    """Free resources that a process needs on its node."""
 
     cpus: float = 1.0
     gpus: float = 0.0
 
 
 class NodeProcess:
-    """What the driver has of a process: a pipe with messages that are plain data, and how the process is."""
+    """Driver-side handle of a process: a pipe for messages of plain data, and its status."""
 
     def __init__(self, ray: "ModuleType", target: tuple[str, str], needs: Needs, probe: Probe | None = None):
         variables = {name: value for name, value in os.environ.items() if name.startswith(SENT_ALONG)}
@@ -201,7 +194,7 @@ class NodeProcess:
         self.ray = ray
         self.ready: HostReady | None = None  # None: it waits for a node
         self.over: ProcessEnd | None = None  # not None: the process has ended
-        self.lost: str = ""  # not "": its node has, or its host
+        self.lost: str = ""  # not "": the process was lost with its node or its host; the reason
         self.inbox: collections.deque[object] = collections.deque()
         self._host = actor.remote(target, variables, os.getcwd(), probe)
         self._poll: Any = None  # under way
@@ -214,7 +207,7 @@ class NodeProcess:
 
     def send(self, message: object) -> None:
         """Send it a message."""
-        if self._poll is None:  # it goes along with the next one, or else it would have to wait until that has ended
+        if self._poll is None:  # sent with the next poll; a separate call would wait for the end of that poll
             self._answers.append(message)
         else:
             self._host.send.remote(message)
@@ -229,7 +222,7 @@ class NodeProcess:
         self._host.signal.remote(number)
 
     def begin_to_close(self) -> list[Any]:
-        """What to wait for before `kill`."""
+        """Calls to wait for before `kill`."""
         return [] if self.lost or self.ready is None else [self._host.close.remote()]
 
     def kill(self) -> None:
@@ -244,7 +237,8 @@ class NodeProcess:
             messages: list[object] = self.ray.get(poll)
         except self.ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
-                raise BadInput(f"a node cannot run drl: {_last_line(error)}; install the same drl there") from None
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+                raise BadInput(f"a node cannot run drl: {lines[-1][:200]}; install the same drl there") from None
             self.lost = f"its node was lost ({type(error).__name__})"
             return
         for message in messages:
@@ -269,31 +263,6 @@ class NodeProcess:
         return self._poll
 
 
-def wait(processes: Sequence[NodeProcess], timeout: float) -> list[NodeProcess]:
-    """Those that have a message or have ended; none if that takes longer."""
-    if not processes or (there := [each for each in processes if each.inbox or each.ended]):
-        return there if processes else []
-    ray, polls = processes[0].ray, {each.under_way(): each for each in processes}
-    if ray.wait(list(polls), num_returns=1, timeout=timeout)[0]:
-        for poll in ray.wait(list(polls), num_returns=len(polls), timeout=0)[0]:
-            polls[poll].take()
-    return [each for each in processes if each.inbox or each.ended]
-
-
-def close(processes: Sequence[NodeProcess]) -> None:
-    """End processes, and remove what they have on their nodes."""
-    closing = [each for process in processes for each in process.begin_to_close()]
-    if closing:
-        processes[0].ray.wait(closing, num_returns=len(closing), timeout=STOP_SECONDS)
-    for process in processes:
-        process.kill()
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:200] if lines else type(error).__name__
-
-
 class NodeProcesses:
     """Starts processes on nodes of a cluster that call `target`, a function of a module."""
 
@@ -308,11 +277,20 @@ class NodeProcesses:
 
     def wait(self, processes: Sequence[NodeProcess], timeout: float) -> list[NodeProcess]:
         """Those that have a message or have ended; none if that takes longer."""
-        return wait(processes, timeout)
+        if processes and not any(each.inbox or each.ended for each in processes):
+            polls = {each.under_way(): each for each in processes}
+            if self.ray.wait(list(polls), num_returns=1, timeout=timeout)[0]:
+                for poll in self.ray.wait(list(polls), num_returns=len(polls), timeout=0)[0]:
+                    polls[poll].take()
+        return [each for each in processes if each.inbox or each.ended]
 
     def close(self, processes: Sequence[NodeProcess]) -> None:
-        """End processes, and remove what they have on their nodes."""
-        close(processes)
+        """End processes, and remove their files on their nodes."""
+        closing = [each for process in processes for each in process.begin_to_close()]
+        if closing:
+            self.ray.wait(closing, num_returns=len(closing), timeout=STOP_SECONDS)
+        for process in processes:
+            process.kill()
 
 
 @contextlib.contextmanager

@@ -40,8 +40,11 @@ def open_cluster(address: str, num_cpus: int | None = None) -> Iterator["ModuleT
     if ray.is_initialized():
         yield ray
         return
-    if address == "auto" and (last := _last_cluster()):
-        _check_address(last)
+    if address == "auto":
+        from ray._private.utils import read_ray_address
+
+        if last := os.environ.get("RAY_ADDRESS") or read_ray_address():  # may be of a cluster that was stopped
+            _check_address(last)
     with _own_cluster() if address == "local" else contextlib.nullcontext(), _folder() as folder:
         try:
             with _same_handlers():
@@ -80,24 +83,15 @@ def _connect(ray: "ModuleType", address: str, num_cpus: int | None, folder: str)
         else:
             ray.init(address, **quiet)
     except Exception as error:  # Ray raises of every kind
-        said = " ".join(str(error).split())
-        if "ersion mismatch" in said:
-            found = re.findall(r"(Ray|Python): (\S+)", said)
-            versions = " and this is ".join(
-                ", ".join(f"{name} {version}" for name, version in each) for each in (found[:2], found[2:4]) if each
-            )
+        message = " ".join(str(error).split())
+        if "ersion mismatch" in message:
+            names = [f"{name} {version}" for name, version in re.findall(r"(Ray|Python): (\S+)", message)]
+            versions = " and this is ".join(", ".join(each) for each in (names[:2], names[2:4]) if each)
             raise BadInput(
-                f"cluster {address!r} has {versions or said[:200]}; install the same on all nodes"
+                f"cluster {address!r} has {versions or message[:200]}; install the same on all nodes"
             ) from error
         what = "cannot be started" if address == "local" else "cannot be reached; start one: ray start --head"
-        raise BadInput(f"cluster is {address!r}, which {what}: {type(error).__name__}: {said[:200]}") from error
-
-
-def _last_cluster() -> str | None:
-    """The address that `auto` stands for. It may be of a cluster that was stopped."""
-    from ray._private.utils import read_ray_address
-
-    return os.environ.get("RAY_ADDRESS") or read_ray_address()
+        raise BadInput(f"cluster is {address!r}, which {what}: {type(error).__name__}: {message[:200]}") from error
 
 
 def _check_address(address: str) -> None:
@@ -118,7 +112,7 @@ def _check_address(address: str) -> None:
 
 @contextlib.contextmanager
 def _own_cluster() -> Iterator[None]:
-    """It has a token of its own; otherwise Ray writes one into the home folder, and says so."""
+    """Use a separate token; otherwise Ray writes one into the home folder and prints that."""
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     with _variables(LOCAL | token), loopback_only():
         _forget_token()
@@ -130,7 +124,7 @@ def _own_cluster() -> Iterator[None]:
 
 @contextlib.contextmanager
 def loopback_only() -> Iterator[None]:
-    """Ray reads its switch once, when it is imported, maybe for a cluster of another kind."""
+    """Set Ray's switch, which it reads once, when it is imported."""
     from ray._private import ray_constants
 
     before = ray_constants.ENABLE_RAY_CLUSTER
@@ -143,7 +137,7 @@ def loopback_only() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[str]:
-    """For sockets and Ray's logs. Folders of processes that were killed are removed."""
+    """A folder for sockets and Ray's logs. Folders of processes that were killed are removed."""
     for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         owner = old.name.removeprefix(PREFIX).partition("_")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
@@ -169,7 +163,7 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _same_handlers() -> Iterator[None]:
-    """Ray replaces the handler of SIGTERM by one that does not let a run save itself."""
+    """Restore signal handlers: Ray's own handler of SIGTERM would not let a run save itself."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -182,7 +176,7 @@ def _same_handlers() -> Iterator[None]:
 
 
 def _forget_token() -> None:
-    """Ray keeps the first token and mode that it has read."""
+    """Make Ray read token and mode again."""
     from ray import _raylet
 
     loaded: Any = _raylet

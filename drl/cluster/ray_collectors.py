@@ -43,7 +43,7 @@ class Process:
         self.actor: Any = None
         self.specs: CollectorSpecs | None = None
         self.orders: deque[tuple[CollectRequest, Any, Any]] = deque()  # request, weights, answer: two in the store
-        self.seen: int = -1  # how many steps it had taken, and when that last changed
+        self.seen: int = -1  # steps taken at the last look
         self.looked: float = 0.0
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class RayCollectors:
         self.processes: list[Process] = [Process(i, tuple(share.tolist())) for i, share in enumerate(shares)]
         self.obs: Array | None = None
         self.in_env_step: bool = False
-        self.lost: str | None = None  # why running episodes were given up since the trainer last looked
+        self.lost: str | None = None  # why running episodes were dropped; None: they were not
         self.agent: Agent | None = None
         self.rows: deque[CollectedStep] = deque()  # collected, but not yet given to the trainer
         self.version: int = 0  # of the weights: updates so far
@@ -138,7 +138,8 @@ class RayCollectors:
         self._settle()
         self._reach("get", name)  # a name that one of them lacks is refused before any is changed
         self._moved(self._reach("set", name, value))
-        self._remember(EnvChange(name, value))
+        self.changes = [each for each in self.changes if (each.name, each.arguments) != (name, None)]
+        self.changes.append(EnvChange(name, value))
 
     def call(self, name: str, /, *args: object, **kwargs: object) -> list[EnvValue]:
         self._settle()
@@ -146,21 +147,14 @@ class RayCollectors:
         self._moved([states for _, states in answers])
         values = [value for values, _ in answers for value in values]
         if all(value is None for value in values):
-            self._remember(EnvChange(name, None, (args, kwargs)))
+            self.changes.append(EnvChange(name, None, (args, kwargs)))
         return values
 
-    def _remember(self, change: EnvChange) -> None:
-        replaced = [each for each in self.changes if (each.name, each.arguments) == (change.name, None)]
-        kept = self.changes if change.arguments is not None else [e for e in self.changes if e not in replaced]
-        self.changes = [*kept, change]
-
     def _settle(self) -> None:
-        """Receive what asynchronous collectors have been told to collect, so that all blocks are where we know."""
+        """Receive the results of all requests, so that the states of all blocks are known."""
         for process in self.processes:
             while process.orders:
-                chunks = self._answer(process)
-                self.staleness.append(self.version - process.orders[0][0].version)
-                self.rows.extend(joined(self._received(process, chunks), self.num_envs))
+                self.rows.extend(self._received_late(process))
 
     def _moved(self, states: list[dict[int, StateDict]]) -> None:
         """The environments of all blocks were changed: their actions since an earlier state do not lead here."""
@@ -196,7 +190,7 @@ class RayCollectors:
         return None
 
     def numbers(self) -> dict[str, float]:
-        """How many updates older than the learner's the weights were that rows were collected with."""
+        """Staleness: by how many updates the weights were behind those of the learner."""
         if not self.staleness:
             return {}
         stale, self.staleness = self.staleness, []
@@ -220,14 +214,17 @@ class RayCollectors:
                 self._order(process, env_steps)
         while not (ready := self._arrived()):
             pass
-        process = ready[0]
+        return self._received_late(ready[0])
+
+    def _received_late(self, process: Process) -> list[CollectedStep]:
+        """The steps of an asynchronous collector."""
         chunks = self._answer(process)
         self.in_env_step = False
         self.staleness.append(self.version - process.orders[0][0].version)
         return joined(self._received(process, chunks), self.num_envs)
 
     def _arrived(self) -> list[Process]:
-        """Who has answered its oldest order, at most one; waits a moment. One that hangs meanwhile is started again."""
+        """Collectors with a finished request, at most one; waits a moment. Hanging ones are started again."""
         answered = self.ray.wait([process.orders[0][2] for process in self.processes], timeout=LOOK)[0]
         arrived = [process for process in self.processes if process.orders[0][2] in answered]
         for process in self.processes:
@@ -256,7 +253,7 @@ class RayCollectors:
         process.looked = time.monotonic()
 
     def _received(self, process: Process, chunks: list[Chunk]) -> list[tuple[slice, Chunk]]:
-        """Take note of where the blocks are now."""
+        """Record the new states of the blocks."""
         process.orders.popleft()
         process.looked = time.monotonic()
         for number, chunk in zip(process.blocks, chunks, strict=True):
@@ -264,7 +261,7 @@ class RayCollectors:
         return [(self.places[number], chunk) for number, chunk in zip(process.blocks, chunks, strict=True)]
 
     def _answer(self, process: Process) -> list[Chunk]:
-        """To the oldest order. A collector that fails is started again and gets its orders again."""
+        """The result of the oldest request. A collector that fails is started again with its requests."""
         while True:
             try:
                 while not self.ray.wait([process.orders[0][2]], timeout=LOOK)[0]:
@@ -293,10 +290,8 @@ class RayCollectors:
     def _start(self, process: Process) -> None:
         options = {"num_cpus": self.num_cpus, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         process.specs, process.seen, process.looked = None, -1, time.monotonic()
-        process.actor = self._class.options(**options).remote(self.make_blocks, self._states_of(process))
-
-    def _states_of(self, process: Process) -> dict[int, BlockState]:
-        return {number: self.states[number] for number in process.blocks}
+        states = {number: self.states[number] for number in process.blocks}
+        process.actor = self._class.options(**options).remote(self.make_blocks, states)
 
     def _await_start(self, process: Process) -> None:
         asked = process.actor.describe.remote()
@@ -314,18 +309,17 @@ class RayCollectors:
         self.lost = why or self.lost
 
     def _restart(self, process: Process, error: BaseException | None = None) -> None:
-        """A new process where the blocks are, with the same orders."""
+        """Start a new process with the states of the blocks and the same requests."""
         if error is not None:
             self._count_failure(process, error)
         with contextlib.suppress(self.ray.exceptions.RayError):
             self.ray.kill(process.actor)
         orders, process.orders = list(process.orders), deque()
-        started = False
-        while not started:
+        while True:
             try:
                 self._start(process)
                 self._await_start(process)
-                started = True
+                break
             except EnvFailed as again:  # its new node may die as well
                 self._count_failure(process, again)
         if error is not None:
@@ -352,11 +346,11 @@ class RayCollectors:
         self._rebuild()
 
     def _rebuild(self) -> None:
-        """New blocks where `states` says, in the processes that there are."""
+        """Make new blocks from `states` in the existing processes."""
         self.rows.clear()
         for process in self.processes:
             process.orders.clear()
-            process.actor.rebuild.remote(self._states_of(process))
+            process.actor.rebuild.remote({number: self.states[number] for number in process.blocks})
         for process in self.processes:
             self._await_start(process)
 
@@ -370,7 +364,7 @@ class RayCollectors:
         if len(blocks) != len(self.states):
             raise BadInput(f"this state is of {len(blocks)} blocks of environments, not {len(self.states)}")
         self.states = [BlockState.from_plain(block) for block in blocks]
-        changes = state["collectors"].get("changes", [])  # not in checkpoints of earlier versions
+        changes = state["collectors"]["changes"]
         self.changes = [EnvChange(name, restored(value)) for name, value in changes if not is_lost(value)]
         self._rebuild()
         if state["collectors"]["kind"] == "asynchronous":

@@ -50,7 +50,7 @@ def open_trainer(
         yield build_seed_batch(experiment, sync_points).trainers[0]
         return
     start_engine(experiment)
-    with _open_envs(experiment, model) as envs:
+    with open_envs(experiment, model) as envs:
         if experiment.scaling.num_learners == 1:
             yield build_trainer(experiment, envs, model)
             return
@@ -63,7 +63,7 @@ def open_trainer(
 
 
 @contextlib.contextmanager
-def _open_envs(experiment: Experiment, model: object) -> Iterator[VecEnv | AnyCollector]:
+def open_envs(experiment: Experiment, model: object = None) -> Iterator[VecEnv | AnyCollector]:
     """The environments of a run, in this process or in its collectors."""
     run = experiment.run
     if experiment.scaling.num_collectors:
@@ -98,13 +98,13 @@ def in_one_program(experiment: Experiment, model: object = None) -> bool:
         "info_keys": bool(run.info_keys),
         "from_agent with normalized observations": bool(run.from_agent and run.normalize_obs),
     }
-    found = [name for name, hinders in hindrances.items() if hinders]
+    hindrance = next((name for name, hinders in hindrances.items() if hinders), None)
     if run.vectorization == "jax":
-        if found:
-            raise BadInput(f"{found[0]} is not for environments inside a compiled program; use --vectorization sync")
+        if hindrance:
+            raise BadInput(f"{hindrance} is not for environments inside a compiled program; use --vectorization sync")
         return True
     fused = find_algorithm(experiment.algorithm).fused is not None
-    return run.vectorization == "auto" and not found and fused and has_jax_env(run.env)
+    return run.vectorization == "auto" and not hindrance and fused and has_jax_env(run.env)
 
 
 def start_engine(experiment: Experiment) -> None:
@@ -165,7 +165,7 @@ def _specs_of(experiment: Experiment, envs: VecEnv | AnyCollector) -> EnvSpecs:
 def learner_maker(
     experiment: Experiment, specs: Specs, model: object = None, start: Start | None = None
 ) -> "partial[tuple[Any, Any]]":
-    """A function that makes the agent and the algorithm of a run; `compile_update` can still be given."""
+    """A function of `compile_update` that makes the agent and the algorithm of a run."""
     run = experiment.run
     return partial(
         resolve(f"drl.engines.{run.engine}.build:build_learner"),
@@ -182,7 +182,7 @@ def learner_maker(
 
 
 def starting_weights(experiment: Experiment, obs_spec: ObsSpec, notes: PlainDict) -> Start | None:
-    """The weights that a run begins with, if it takes over those of an agent; `notes` will say what did not fit."""
+    """The initial weights of a run with `from_agent`; lists in `notes` what did not fit."""
     run = experiment.run
     if run.from_agent is None:
         return None
@@ -228,14 +228,12 @@ def build_seed_batch(experiment: Experiment, sync_points: tuple[float, ...] = ()
     from drl.engines.jax.fused.fused_stats import Budget
     from drl.engines.jax.fused.fused_trainer import SeedBatch, build_fused
 
-    run, config = experiment.run, experiment.learner
+    run, config, seeds, notes = experiment.run, experiment.learner, experiment.run.all_seeds, PlainDict()
     _check_minibatches(config, run.num_envs)
     env = make_jax_env(run.env, run.env_config.env_kwargs)
-    check_run_fits(experiment, env, len(run.all_seeds))
-    notes: PlainDict = {}
+    check_run_fits(experiment, env, len(seeds))
     start = starting_weights(experiment, env.obs_spec, notes)
     budget = Budget(None if run.num_episodes else run.budget, run.num_episodes)
-    seeds = run.all_seeds
     configs = (experiment.model, config, experiment.buffer, experiment.exploration)
     options = {"normalize_obs": bool(run.normalize_obs), "normalize_reward": bool(run.normalize_reward)}
     learner, agents = build_fused(
@@ -298,36 +296,35 @@ def check_run_fits(experiment: Experiment, specs: Specs, programs: int = 1) -> N
 
 def _buffer_needs(experiment: Experiment, obs_spec: ObsSpec, action_spec: ActionSpec) -> dict[str, float]:
     run, buffer, learner = experiment.run, experiment.buffer, experiment.learner
-    seen = math.prod(obs_spec.shape) * obs_spec.dtype.itemsize  # bytes of one observation
-    acted = 4 * max(action_spec.entries, 1)
-    needs: dict[str, float] = {f"num_envs {run.num_envs:,}": run.num_envs * seen}
+    obs = math.prod(obs_spec.shape) * obs_spec.dtype.itemsize  # bytes
+    action = 4 * max(action_spec.entries, 1)
+    needs: dict[str, float] = {f"num_envs {run.num_envs:,}": run.num_envs * obs}
     if (capacity := getattr(buffer, "capacity", None)) is not None:  # images of a stack are stored once
-        row = (seen / run.frame_stack if obs_spec.is_image else 2 * seen) + acted + 12
+        row = (obs / run.frame_stack if obs_spec.is_image else 2 * obs) + action + 12
         needs[f"capacity {capacity:,}"] = capacity * row
     if (batch := getattr(buffer, "batch_size", None)) is not None:
-        needs[f"batch_size {batch:,}"] = batch * (2 * seen + acted + 12)
+        needs[f"batch_size {batch:,}"] = batch * (2 * obs + action + 12)
     if (length := getattr(learner, "rollout_length", None)) is not None:
         steps = f"rollout_length {length:,} with {plural(run.num_envs, 'environment')}"
-        needs[steps] = length * run.num_envs * (seen + acted + 7)
+        needs[steps] = length * run.num_envs * (obs + action + 7)
     return needs
 
 
 def _network_needs(experiment: Experiment, obs_spec: ObsSpec) -> dict[str, float]:
     model, entries = experiment.model, 1 if obs_spec.is_structured or obs_spec.is_image else math.prod(obs_spec.shape)
+
+    def size(*widths: int) -> float:
+        """Bytes of the weights between layers of these widths, in training."""
+        return 4.0 * COPIES * sum(above * below for above, below in itertools.pairwise(widths))
+
     actor = getattr(model, "hidden_sizes", ())
-    needs = {f"hidden_sizes {list(actor)}": _bytes_of(entries, *actor)}
+    needs = {f"hidden_sizes {list(actor)}": size(entries, *actor)}
     if critics := getattr(model, "num_critics", 0):
         critic = model.critic_hidden_sizes or actor
-        needs[f"num_critics {critics} with hidden sizes {list(critic)}"] = critics * _bytes_of(entries, *critic)
+        needs[f"num_critics {critics} with hidden sizes {list(critic)}"] = critics * size(entries, *critic)
     if getattr(model, "recurrent", "none") != "none":
-        size = model.recurrent_size
-        needs[f"recurrent_size {size:,}"] = 3 * _bytes_of(size, size)
+        needs[f"recurrent_size {model.recurrent_size:,}"] = 3 * size(model.recurrent_size, model.recurrent_size)
     return needs
-
-
-def _bytes_of(*widths: int) -> float:
-    """Of the weights between layers of these widths, in training."""
-    return 4.0 * COPIES * sum(above * below for above, below in itertools.pairwise(widths))
 
 
 def check_learners(experiment: Experiment) -> None:
@@ -335,7 +332,7 @@ def check_learners(experiment: Experiment) -> None:
     run, scaling, count = experiment.run, experiment.scaling, experiment.scaling.num_learners
     if count == 1:
         return
-    rows, what = _rows_of_update(experiment)
+    record, (rows, what) = find_algorithm(experiment.algorithm), _rows_of_update(experiment)
     if rows is not None and rows < count:
         raise BadInput(f"num_learners is {count}, but {what} has {rows}; use at most --num-learners {max(rows, 1)}")
     if run.engine == "torch" and getattr(experiment.model, "batch_renorm", False):
@@ -345,17 +342,17 @@ def check_learners(experiment: Experiment) -> None:
         if scaling.cluster != "local":
             where = f"cluster is {scaling.cluster!r}"
             raise BadInput(f"{where}, but the learners of the JAX engine are devices of one process; use local")
-        if not str(find_algorithm(experiment.algorithm).engines["jax"]).startswith("drl."):
+        if not str(record.engines["jax"]).startswith("drl."):
             raise BadInput(f"{experiment.algorithm} with the JAX engine has one learner; use --num-learners 1")
         if rows is not None and rows % count:
             what = f"num_learners is {count}, and {what} has {rows}"
             raise BadInput(f"{what}; the JAX engine gives every device as many: choose numbers that divide")
-        if find_algorithm(experiment.algorithm).buffer.whole_episodes and count & (count - 1):
+        if record.buffer.whole_episodes and count & (count - 1):
             raise BadInput(f"num_learners is {count}; with {experiment.algorithm} and JAX it must be a power of two")
 
 
 def _rows_of_update(experiment: Experiment) -> tuple[int | None, str]:
-    """What the learners divide in one gradient step, if that is known before; and its name."""
+    """The number of rows that learners divide in one gradient step, None if it varies; and their name."""
     run, learner, batch_size = experiment.run, experiment.learner, getattr(experiment.buffer, "batch_size", None)
     if batch_size is not None:
         return batch_size, "a batch of rows"
@@ -369,7 +366,7 @@ def _rows_of_update(experiment: Experiment) -> tuple[int | None, str]:
 
 
 def learner_recipe(experiment: Experiment, make: "partial[tuple[Any, Any]]") -> "Recipe | None":
-    """What the further learners are built from; None: the JAX engine has devices instead."""
+    """The recipe of the additional learners; None: the JAX engine has devices instead."""
     run, scaling = experiment.run, experiment.scaling
     if run.engine == "jax":
         return None
@@ -385,7 +382,7 @@ def learner_recipe(experiment: Experiment, make: "partial[tuple[Any, Any]]") -> 
 
 @contextlib.contextmanager
 def share_updates(experiment: Experiment, trainer: Trainer[Batch], recipe: "Recipe | None") -> Iterator[None]:
-    """Let further learners compute a part of every update of `trainer`."""
+    """Let additional learners compute a part of every update of `trainer`."""
     run, scaling = experiment.run, experiment.scaling
     count, algorithm, agent = scaling.num_learners, trainer.algorithm, trainer.agent
     trainer.notes = {**trainer.notes, "learners": f"experimental: {count} learners"}

@@ -6,12 +6,9 @@ when it is written. A run that is lost with its node goes on elsewhere, from its
 
 import contextlib
 import secrets
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-import cloudpickle  # type: ignore[import-untyped]
 
 from drl.cluster.folder_copy import Complete, Incoming, Piece, UrlCopy, check_url, parts_of
 from drl.cluster.node_process import FolderSaved, Needs, Probe, open_nodes
@@ -20,9 +17,8 @@ from drl.runs.folder.checkpoints import Checkpoints
 from drl.runs.folder.run_folder import adopt_run, lock_run, new_folder, unlock_run
 from drl.runs.job_pool import JobProcess, Slot, Transport
 from drl.runs.launch import check_server
-from drl.runs.many_runs import WORK, Progress, RunAnswer, RunJob, RunOrder, RunPool, pack
+from drl.runs.many_runs import WORK, Progress, RunAnswer, RunJob, RunPool
 from drl.runs.stop_signals import StopSignals
-from drl.settings.experiment import Experiment
 from drl.settings.scaling import ScalingConfig
 from drl.tracking.jobs import JobTable
 
@@ -49,9 +45,9 @@ def train_on_cluster(
 
 @dataclass
 class _Copy:
-    """What there is here of a run on a node."""
+    """The copy here of a run on a node."""
 
-    folder: Path | None = None  # here, as soon as there is one
+    folder: Path | None = None  # None: the run has none yet
     incoming: Incoming | None = None  # from a node that does not see the folder
     lock: int | None = None  # nobody else may continue the run
     second: UrlCopy | None = None  # at a URL
@@ -106,30 +102,34 @@ class ClusterRunPool(RunPool):
         return self.transport.start(self._probes.get(results))
 
     def begin(self, slot: Slot[RunJob]) -> None:
-        """The node is found: send it the run."""
-        process, (name, experiment, extras, after) = slot.process, slot.job
-        ready, copy = process.ready, self.copies[slot.job.name]
-        self.table.note(name, node=ready.node, status="running")
+        """A node has been assigned: send it the run."""
+        process, job, copy = slot.process, slot.job, self.copies[slot.job.name]
+        ready = process.ready
+        self.table.note(job.name, node=ready.node, status="running")
         place, folder = ready.folder, None
         if ready.shared:
-            place = str(Path(experiment.run.results_dir).absolute())
+            place = str(Path(job.experiment.run.results_dir).absolute())
             folder = None if copy.folder is None else str(copy.folder)
             copy.unlock()
             copy.incoming = None
         elif copy.folder is not None:
             folder = str(Path(place, copy.folder.parent.name, copy.folder.name))
             process.send_folder(folder, parts_of(copy.folder))  # type: ignore[attr-defined]
-        process.send(RunOrder(pack(experiment, extras), place, folder, cloudpickle.dumps(after), sys.argv))
+        self.send(slot, place, folder)
 
     def hear(self, slot: Slot[RunJob], message: object) -> RunAnswer | None:
         copy = self.copies[slot.job.name]
         if isinstance(message, FolderSaved):
             self._note_folder(slot, Path(message.folder))
         elif isinstance(message, Piece | Complete):
-            self._store(copy, message)
+            assert copy.incoming is not None
+            changed = copy.incoming.add(message)
+            if isinstance(message, Complete):
+                copy.note_checkpoint()
+            if copy.second is not None:
+                copy.second.update(changed)
         elif isinstance(message, Progress):
-            steps, share, score = message
-            self.table.note(slot.job.name, steps=steps, share=share, score=score)
+            self.table.note(slot.job.name, steps=message.env_steps, share=message.share, score=message.score)
         elif isinstance(message, RunAnswer):
             return message if message.folder is None else message._replace(folder=copy.folder)
         return None
@@ -149,20 +149,12 @@ class ClusterRunPool(RunPool):
         if self.url is not None and copy.second is None:
             copy.second = UrlCopy(self.url, copy.folder)
 
-    def _store(self, copy: _Copy, part: Piece | Complete) -> None:
-        assert copy.incoming is not None
-        changed = copy.incoming.add(part)
-        if isinstance(part, Complete):
-            copy.note_checkpoint()
-        if copy.second is not None:
-            copy.second.update(changed)
-
     def lose(self, slot: Slot[RunJob]) -> RunAnswer | None:
-        """Its process ended without an answer. A run that is lost with its node goes on elsewhere."""
+        """Continue a run elsewhere if its node was lost."""
         process, name, copy = slot.process, slot.job.name, self.copies[slot.job.name]
         if process.over is not None:
-            said = f": {process.over.said}" if process.over.said else ""
-            return RunAnswer(error=f"its process ended with exit code {process.over.exit_code}{said}")
+            last_line = f": {process.over.said}" if process.over.said else ""
+            return RunAnswer(error=f"its process ended with exit code {process.over.exit_code}{last_line}")
         copy.losses += 1
         if self.passed_on or copy.losses > MOST_LOSSES:
             times = f", {copy.losses} times without a checkpoint in between" if copy.losses > 1 else ""
@@ -204,8 +196,3 @@ def _probe(folder: Path) -> Iterator[Probe]:
         if made:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # if it is empty
-
-
-def alone(experiment: Experiment) -> Experiment:
-    """The settings of a run as if it were started without a cluster, so that it can be resumed without one."""
-    return replace(experiment, scaling=ScalingConfig())

@@ -1,4 +1,4 @@
-"""Collectors of one run: what other processes need of it, and opening them."""
+"""The collectors of one run: opens them, and builds its environments and policy in their processes."""
 
 import contextlib
 import copy
@@ -111,6 +111,6 @@ class RunBlocks:
 
 
 def make_run_blocks(packed: PackedRun) -> RunBlocks:
-    """In a collector's process."""
+    """Make the blocks in a collector's process."""
     experiment, extras = packed.unpack()
     return RunBlocks(experiment, extras.model)

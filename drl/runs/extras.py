@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar, final, runtime_checkable
 
@@ -84,10 +84,6 @@ class Context:
 MakeTrackers = Callable[[Run], Iterable[Tracker]] | Iterable[Tracker]
 Stage = Callable[[Iterator[Log]], Iterator[Log]] | Callable[[Iterator[Log], Context], Iterator[Log]]
 OnLog = Callable[[Log], object] | Callable[[Log, Context], object]
-Saved = Callable[[Path], object]
-
-
-def _nothing(folder: Path) -> None: ...
 
 
 class LogFunction:
@@ -131,9 +127,11 @@ class Extras:
 
     model: object = None  # a module, or a function from specs to one; None: from the settings
     trackers: MakeTrackers = ()
-    stages: tuple[Stage, ...] = field(default=())  # between evaluation and tracking, the first one innermost
+    stages: tuple[Stage, ...] = ()  # between evaluation and tracking, the first one innermost
     place: Path | None = None  # where the run's folder is made; None: in results_dir
-    saved: Saved = _nothing  # called with the run's folder when it is made, and after every checkpoint
+    saved: Callable[[Path], object] = lambda folder: (
+        None
+    )  # called with the run's folder when it is made, and after every checkpoint
 
     @classmethod
     def of(
@@ -156,8 +154,7 @@ class Extras:
 
     def trackers_of(self, run: Run) -> list[Tracker]:
         """Return the user's trackers for a run."""
-        made = self.trackers(run) if callable(self.trackers) else self.trackers
-        return list(made)
+        return list(self.trackers(run) if callable(self.trackers) else self.trackers)
 
     @property
     def stage_names(self) -> list[str]:
@@ -166,18 +163,17 @@ class Extras:
 
     def state_dict(self) -> StateDict:
         """States of the stages and `on_log` that have a `state_dict`, by position and name."""
-        found = {}
-        for key, stage in self._with_state():
+        states = {}
+        for key, stage in self._with_state().items():
             try:
-                found[key] = stored(stage.state_dict())
+                states[key] = stored(stage.state_dict())
             except TypeError as error:
                 raise BadInput(f"the state_dict of {key} holds {error}, which no file can hold") from None
-        return found
+        return states
 
     def check_state(self, state: StateDict) -> None:
         """Raise if a stage with a stored state is missing or replaced by another one."""
-        stages = dict(self._with_state())
-        if missing := [key for key in state if key not in stages]:
+        if missing := [key for key in state if key not in self._with_state()]:
             raise BadInput(
                 f"the checkpoint holds the state of {', '.join(missing)}; give the stages and on_log that the run was "
                 "started with: drl.resume(…, stages=…, on_log=…)"
@@ -185,14 +181,13 @@ class Extras:
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore the state of every stage."""
-        stages = dict(self._with_state())
+        stages = self._with_state()
         for key, plain in state.items():
             stages[key].load_state_dict(restored(plain))
 
-    def _with_state(self) -> Iterator[tuple[str, WithState]]:
-        for number, stage in enumerate(map(_inside, self.stages)):
-            if isinstance(stage, WithState):
-                yield f"stage {number} ({type(stage).__name__})", stage
+    def _with_state(self) -> dict[str, WithState]:
+        named = ((f"stage {i} ({type(stage).__name__})", stage) for i, stage in enumerate(map(_inside, self.stages)))
+        return {name: stage for name, stage in named if isinstance(stage, WithState)}
 
 
 def _inside(stage: Stage) -> object:

@@ -1,10 +1,11 @@
 """One pool of jobs: jobs in, answers out as they end, so many processes at a time.
 
-Where the processes are is up to the transport: on this machine (`core/processes.py`) or on the nodes of a cluster
-(`cluster/node_process.py`). What the jobs are is up to the subclass: runs (`many_runs.py`, `cluster_runs.py`) or the
-trials of a search.
+A transport starts the processes: on this machine (`core/processes.py`) or on the nodes of a cluster
+(`cluster/node_process.py`). A subclass defines the jobs: runs (`many_runs.py`, `cluster_runs.py`) or
+trials of a search (`search/search_worker.py`).
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from drl.core.processes import ProcessEnd
 
-POLL_SECONDS = 0.5  # how often signals are looked for
+POLL_SECONDS = 0.5  # between two looks at signals
 JobT = TypeVar("JobT")
 AnswerT = TypeVar("AnswerT")
 
@@ -69,19 +70,20 @@ class Slot(Generic[JobT]):
     job: JobT
     process: JobProcess
     begun: bool = False  # whether the process has the job
-    heard: float = 0.0  # when its last message came
+    heard: float = 0.0  # time of its last message
 
 
 class JobPool(Generic[JobT, AnswerT]):
-    """Jobs in processes, `size` at a time. `late`: a job is asked for when a process is ready, not before one is
-    started."""
+    """Jobs in processes, `size` at a time. `late`: a job is taken when a process is ready, not before one is started.
+    `silence`: seconds without a message after which a process counts as hanging."""
 
     keeps_processes: bool = False  # whether a process gets another job after its first
 
-    def __init__(self, transport: Transport, size: int, late: bool = False):
+    def __init__(self, transport: Transport, size: int, late: bool = False, silence: float = math.inf):
         self.transport: Transport = transport
         self.size: int = size
         self.late: bool = late
+        self.silence: float = silence
         self.busy: list[Slot[JobT]] = []
         self.idle: list[JobProcess] = []
         self.starting: list[JobProcess] = []  # without a job yet
@@ -96,19 +98,18 @@ class JobPool(Generic[JobT, AnswerT]):
             if not self._hand_out(next_job):
                 return
             slots = {slot.process: slot for slot in self.busy}
-            spoken = self.transport.wait([*slots, *self.starting], POLL_SECONDS)
-            for slot in [slots[process] for process in spoken if process in slots]:
-                answer, lost = self._take(slot)
-                if answer is not None:
+            for process in self.transport.wait([*slots, *self.starting], POLL_SECONDS):
+                if (slot := slots.get(process)) is not None and (answer := self._answer(slot)) is not None:
                     self._end(slot)
                     yield slot.job, answer
-                elif lost:
+            now = time.monotonic()
+            for slot in list(self.busy):
+                if not slot.begun and slot.process.ready is not None:
+                    self._begin(slot)
+                elif slot.begun and now - slot.heard > self.silence:
                     self.busy.remove(slot)
                     slot.process.kill()
-                    self.again.append(slot.job)
-            for slot in [each for each in self.busy if each.process.ready is not None and not each.begun]:
-                self._begin(slot)
-            yield from self.give_up()
+                    yield slot.job, self.hang(slot)
 
     def _hand_out(self, next_job: Callable[[], JobT | None]) -> bool:
         """Start as many jobs as there may be; False if nothing is left to wait for."""
@@ -132,16 +133,20 @@ class JobPool(Generic[JobT, AnswerT]):
             slot.begun, slot.heard = True, time.monotonic()
             self.begin(slot)
 
-    def _take(self, slot: Slot[JobT]) -> tuple[AnswerT | None, bool]:
-        """The answer, if it is among the messages of a process; whether the process was lost without one."""
+    def _answer(self, slot: Slot[JobT]) -> AnswerT | None:
+        """Read the messages of a process. A job whose process was lost without an answer begins again."""
         slot.heard, inbox = time.monotonic(), slot.process.inbox
         while inbox:
             if (answer := self.hear(slot, inbox.popleft())) is not None:
-                return answer, False
+                return answer
         if not slot.process.ended:
-            return None, False
-        answer = self.lose(slot)
-        return answer, answer is None
+            return None
+        if (answer := self.lose(slot)) is not None:
+            return answer
+        self.busy.remove(slot)
+        slot.process.kill()
+        self.again.append(slot.job)
+        return None
 
     def _end(self, slot: Slot[JobT]) -> None:
         self.busy.remove(slot)
@@ -173,12 +178,16 @@ class JobPool(Generic[JobT, AnswerT]):
         """Send the job to its process."""
         slot.process.send(slot.job)
 
-    def hear(self, slot: Slot[JobT], message: object) -> AnswerT | None:
-        """A message; returns the answer if the job is over."""
+    def hear(self, slot: Slot[JobT], message: Any) -> AnswerT | None:
+        """Handle a message; return the answer if the job is over."""
         raise NotImplementedError
 
     def lose(self, slot: Slot[JobT]) -> AnswerT | None:
-        """A process ended without an answer. Returns the answer, or None if the job begins again."""
+        """A process ended without an answer. Return the answer, or None if the job begins again."""
+        raise NotImplementedError
+
+    def hang(self, slot: Slot[JobT]) -> AnswerT:
+        """A process was silent for too long and was killed. Return the answer."""
         raise NotImplementedError
 
     def ended(self, slot: Slot[JobT]) -> None:
@@ -186,7 +195,3 @@ class JobPool(Generic[JobT, AnswerT]):
 
     def look(self) -> None:
         """Called often."""
-
-    def give_up(self) -> Iterator[tuple[JobT, AnswerT]]:
-        """Jobs that are ended without an answer of their process."""
-        yield from ()

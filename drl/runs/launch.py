@@ -5,20 +5,17 @@ import importlib.util
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile, one_line, plural, shown
 from drl.core.network_parts import function_modules, import_plugins, name_of
 from drl.core.specs import PlainDict, PlainValue
-from drl.core.state_files import StateDict
 from drl.envs.env_config import AnyEnv, as_config, check_trusted
 from drl.envs.env_names import WrapperLike, wrapper_names
-from drl.runs import stages
 from drl.runs.building import AnyTrainer, build_seed_batch, check_budget, in_one_program, open_trainer
 from drl.runs.extras import NOTHING, Extras, MakeTrackers, OnLog, Stage
 from drl.runs.folder.checkpoints import Checkpoints
@@ -26,7 +23,8 @@ from drl.runs.folder.finished import Finished, RunLike, folder_of, resume_line
 from drl.runs.folder.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
 from drl.runs.folder.run_writer import BestModelCopy
 from drl.runs.many_runs import train_in_processes
-from drl.runs.session import Session, drive, say, sync_points
+from drl.runs.session import DOES_NOT_FIT, Origin, Session, drive, say, sync_points
+from drl.runs.stages import BestModel
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment, RunConfig
 from drl.tracking.console import ConsoleTracker, QuietConsole
@@ -37,7 +35,6 @@ from drl.tracking.plots import plot_compare
 from drl.tracking.tensorboard_events import TensorBoardTracker
 from drl.tracking.wandb_runs import WandbTracker
 
-DOES_NOT_FIT = (ValueError, KeyError, RuntimeError, TypeError, IndexError, AttributeError, OverflowError)
 # Settings that a checkpoint's state belongs to.
 KEPT_BY_FORKS = (
     "algorithm",
@@ -55,14 +52,6 @@ KEPT_BY_FORKS = (
 )
 
 
-class Origin(NamedTuple):
-    """The starting point of a fork."""
-
-    folder: Path  # the other run
-    state: StateDict
-    changes: PlainDict
-
-
 def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True) -> Finished:
     """Train and track everything in a new run folder. Bad input raises before anything is written.
 
@@ -74,7 +63,8 @@ def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True
     if experiment.scaling.runs_elsewhere:
         _announce(experiment, console)
         return train_in_processes(experiment, extras, console)[0]
-    return _train(experiment, None, extras, console)
+    with _open_session(experiment, None, extras, console) as session:
+        return drive([session])[0]
 
 
 def resume(
@@ -111,7 +101,7 @@ def resume(
 
 
 def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: bool = True) -> Finished:
-    """Continue a run with given settings."""
+    """Continue a run with these settings."""
     run = Run.reopen(folder)
     if "model" in run.record and extras.model is None:
         run.close()
@@ -122,7 +112,8 @@ def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: 
             raise BadInput(f"{folder} is one of several seeds in one program, which takes neither trackers nor stages")
         finished = _resume_seeds(folder, experiment, console)
         return next(each for each in finished if each.folder == folder)
-    return _train(experiment, run, extras, console)
+    with _open_session(experiment, run, extras, console) as session:
+        return drive([session])[0]
 
 
 def _name_again(folder: Path, env: AnyEnv | None, wrappers: Iterable[WrapperLike]) -> None:
@@ -130,9 +121,9 @@ def _name_again(folder: Path, env: AnyEnv | None, wrappers: Iterable[WrapperLike
     settings = read_settings(folder)
     if env is not None and (name := as_config(env).env) != settings.get("env"):
         raise BadInput(f"{folder} was started in {settings.get('env')}; env is {name}")
-    given, started = list(wrapper_names(wrappers)), settings.get("wrappers") or []
-    if given and given != started:
-        raise BadInput(f"{folder} was started with the wrappers {started}; wrappers is {given}")
+    named, started = list(wrapper_names(wrappers)), settings.get("wrappers") or []
+    if named and named != started:
+        raise BadInput(f"{folder} was started with the wrappers {started}; wrappers is {named}")
 
 
 def fork(
@@ -164,7 +155,9 @@ def fork(
     if state is None:
         raise BadInput(f"{folder} has no checkpoint to begin with; train it longer, or with --checkpoint-every")
     extras = Extras.of(experiment, model, trackers, stages, on_log)
-    return hinted([_train(experiment, None, extras, console, Origin(folder, state, changes))], console and hint)[0]
+    with _open_session(experiment, None, extras, console, Origin(folder, state, changes)) as session:
+        finished = drive([session])
+    return hinted(finished, console and hint)[0]
 
 
 def hinted(runs: list[Finished], console: bool, trust: bool = False) -> list[Finished]:
@@ -175,7 +168,7 @@ def hinted(runs: list[Finished], console: bool, trust: bool = False) -> list[Fin
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether a run can be continued: its budget is not used up, and no process is training it."""
+    """Whether a run can be continued: it is not finished, and no process is training it."""
     return read_record(folder).get("status") != "finished" and not is_in_use(folder)
 
 
@@ -199,14 +192,11 @@ def train_seeds(experiment: Experiment, extras: Extras = NOTHING, console: bool 
     return finished
 
 
-def _train(
-    experiment: Experiment,
-    resumed: Run | None,
-    extras: Extras,
-    console: bool,
-    origin: Origin | None = None,
-) -> Finished:
-    """Train in a new run folder, or in the folder of `resumed`."""
+@contextlib.contextmanager
+def _open_session(
+    experiment: Experiment, resumed: Run | None, extras: Extras, console: bool, origin: Origin | None = None
+) -> Iterator[Session]:
+    """A session in a new run folder, or in the folder of `resumed`."""
     config = experiment.run
     check_boards(config)
     _announce(experiment, console)
@@ -220,45 +210,33 @@ def _train(
         signals.may_be_left = lambda: trainer.may_be_left
         if origin is not None:
             _load(trainer, origin)  # before anything is written
-            if trainer.over:
-                raise BadInput(
-                    f"{origin.folder} has used up its budget at step {trainer.env_steps:,}, so a fork has nothing to "
-                    f"train; add --set total_timesteps={2 * trainer.env_steps}, or begin earlier with --at STEP"
-                )
-        told = experiment if console else replace(experiment, run=replace(config, quiet=True))
-        run = resumed or _begin_run(experiment, trainer, told.run.quiet, extras.place)
+        quiet = config.quiet or not console
+        run = resumed or _begin_run(experiment, trainer, quiet, extras.place)
         stack.callback(run.close)
         if learners := trainer.notes.get("learners"):
             run.note(learners=learners)
-            if not told.run.quiet:
+            if not quiet:
                 say(str(learners))
         if extras.model is not None:
             run.note(model=name_of(extras.model))
         if extras.stages:
             run.note(stages=extras.stage_names)
-        elif "stages" in run.record and not told.run.quiet:
+        elif "stages" in run.record and not quiet:
             stages_then = f"stages or on_log ({shown(run.record['stages'])})"
             say(f"{run.folder} was started with {stages_then}; it continues without: drl.resume(…, on_log=…)")
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]
         if resumed is not None and (copy := BestModelCopy(run)).path.is_file():  # main.py made it
             own.append(copy)
-        session = Session(told, trainer, run, own, boards_of(experiment, run), signals, extras)
+        shown_as = replace(experiment, run=replace(config, quiet=quiet))
+        session = Session(shown_as, trainer, run, own, boards_of(experiment, run), signals, extras)
         stack.callback(session.close)
         with signals.held():
             extras.saved(run.folder)
         if resumed is not None:
-            _continue(session)
+            session.resume()
         if origin is not None:
-            session.best.load_state_dict(origin.state["best"])
-            if extras.stages:
-                extras.check_state(origin.state.get("stages") or {})
-                extras.load_state_dict(origin.state.get("stages") or {})
-            if "evaluation_steps" in origin.state:  # not in checkpoints of earlier versions
-                session.evaluation_steps.load_state_dict(origin.state["evaluation_steps"])
-            where = {"run": origin.folder.name, "env_steps": trainer.env_steps}
-            run.note(forked_from=where | {"changes": origin.changes, "inexact": trainer.inexact})
-            session.save_checkpoint()  # a fork that is killed at once is resumed from here, not from the start
-        return drive([session])[0]
+            session.begin_fork(origin)
+        yield session
 
 
 def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: bool) -> list[Finished]:
@@ -284,7 +262,7 @@ def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: boo
             if resumed is None:
                 session.run.note(seed_batch=[each.run.folder.name for each in sessions])
             else:
-                _continue(session)
+                session.resume()
         return drive(sessions, console)
 
 
@@ -323,33 +301,20 @@ def experiment_of(folder: Path, trust: bool) -> Experiment:
 
 
 def _load(trainer: AnyTrainer, origin: Origin) -> None:
+    """Load the checkpoint that a fork begins with; raise if there is nothing to train from there."""
     try:
         check_finite(origin.state["trainer"]["agent"]["model"], f"the checkpoint of {origin.folder}")
-        stages.BestModel().load_state_dict(origin.state["best"])
+        BestModel().load_state_dict(origin.state["best"])
         trainer.load_state_dict(origin.state["trainer"])
     except DOES_NOT_FIT as error:
         changed = ", ".join(f"{name}={value}" for name, value in origin.changes.items())
-        said = " ".join(str(error).split())[:160]
-        kind = BadInput if changed else UnusableFile
-        raise kind(f"the checkpoint of {origin.folder} does not fit {changed or 'its config.yaml'}: {said}") from error
-
-
-def _continue(session: Session) -> None:
-    """Restore a session from its newest checkpoint."""
-    state, run, trainer = session.run.checkpoints.load_newest(), session.run, session.trainer
-    if state is not None:
-        session.extras.check_state(state.get("stages") or {})  # not in checkpoints of earlier versions
-        try:
-            check_finite(state["trainer"]["agent"]["model"], f"the checkpoint of {run.folder}")
-            session.load_state_dict(state)
-        except DOES_NOT_FIT as error:
-            said = one_line(error, 160)
-            raise UnusableFile(f"the checkpoint of {run.folder} does not fit its config.yaml: {said}") from error
-    run.note_resumed(trainer.env_steps, trainer.inexact)
-    if not session.experiment.run.quiet:
-        say(f"{run.folder} continues at step {trainer.env_steps:,}")
-    if trainer.inexact is not None:
-        say(f"resumed: inexact: {trainer.inexact}")
+        wrong = f"does not fit {changed or 'its config.yaml'}: {one_line(error, 160)}"
+        raise (BadInput if changed else UnusableFile)(f"the checkpoint of {origin.folder} {wrong}") from error
+    if trainer.over:
+        raise BadInput(
+            f"{origin.folder} has used up its budget at step {trainer.env_steps:,}, so a fork has nothing to train; "
+            f"add --set total_timesteps={2 * trainer.env_steps}, or begin earlier with --at STEP"
+        )
 
 
 def _announce(experiment: Experiment, console: bool) -> None:
@@ -386,18 +351,19 @@ def _trackers(experiment: Experiment, run: Run, console: bool, label: str = "") 
     if console and config.quiet:
         trackers.append(QuietConsole())
     elif console:
-        steps = None if config.num_episodes else config.budget
-        every = config.log_every or None
+        steps, every = None if config.num_episodes else config.budget, config.log_every or None
         trackers.append(ConsoleTracker(steps, config.num_episodes, config.window, label=label, blocks_every=every))
     return trackers
 
 
 def check_boards(config: RunConfig) -> None:
     """Raise if a library is missing, before anything is written."""
-    if config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
-        raise MissingExtra("tracking with Weights & Biases", "wandb", "wandb")
-    if config.mlflow_experiment is not None and importlib.util.find_spec("mlflow") is None:
-        raise MissingExtra("tracking with MLflow", "mlflow", "mlflow")
+    for wanted, name, module in (
+        (config.wandb_project, "Weights & Biases", "wandb"),
+        (config.mlflow_experiment, "MLflow", "mlflow"),
+    ):
+        if wanted is not None and importlib.util.find_spec(module) is None:
+            raise MissingExtra(f"tracking with {name}", module, module)
 
 
 def check_server(mlflow_experiment: str | None) -> None:
@@ -411,9 +377,8 @@ def boards_of(experiment: Experiment, run: Run, group: str | None = None) -> lis
     config, boards = experiment.run, list[Board]()
     if config.tensorboard:
         boards.append(TensorBoardTracker(run.folder / "tensorboard", experiment.to_flat()))
-    wanted = {"wandb_id": config.wandb_project, "mlflow_id": config.mlflow_experiment}
-    wanted = {name: where for name, where in wanted.items() if where is not None}
-    if not wanted:
+    places = {"wandb_id": config.wandb_project, "mlflow_id": config.mlflow_experiment}
+    if not (wanted := [name for name, place in places.items() if place is not None]):
         return boards
     run.note(**{name: run.record.get(name) or secrets.token_hex(8) for name in wanted})
     metrics = run.folder / "metrics.jsonl"

@@ -32,76 +32,64 @@ from drl.settings.experiment import Experiment, RunConfig
 from drl.settings.scaling import ScalingConfig
 from drl.tracking.jobs import JobBar, JobTable
 
-TABLES: list[dict[str, Any]] = [
-    ACTIVATIONS,
-    INITIALIZATIONS,
-    FUNCTIONS,
-    OPTIMIZERS,
-]  # which may hold functions of the user
+# Tables of names that may hold functions of the user.
+TABLES: tuple[dict[str, Any], ...] = (ACTIVATIONS, INITIALIZATIONS, FUNCTIONS, OPTIMIZERS)
 WORK = ("drl.runs.many_runs", "work")
 PROGRESS_SECONDS = 1.0  # between two messages
-LOCK_SECONDS = 60.0  # how long the end of a process on a lost node is waited for
-After = Callable[[Finished], PlainDict]  # what a node does when a run is over: an evaluation
+LOCK_SECONDS = 60.0  # limit of the wait for the end of a process on a lost node
+After = Callable[[Finished], PlainDict]  # called in the process of a run when it is over, such as an evaluation
 
 
 class RunAnswer(NamedTuple):
-    """What a process tells of its run: where it is and how it ended, or why there is none."""
+    """Result of a run in another process: its folder and how it ended, or why there is none."""
 
     folder: Path | None = None
     status: str = "failed"
     evaluation: dict[str, float] | None = None
     error: str = ""
     exit_code: int = 1
-    result: PlainDict | None = None  # of what was to be done after the run
+    result: PlainDict | None = None  # of `after`
 
     @classmethod
     def of(cls, error: BaseException) -> "RunAnswer":
-        """A run that has ended with an error."""
+        """The answer of a run that ended with an error."""
         if isinstance(error, Interrupted):
             return cls(error="stopped before it began", exit_code=130)
         code = error.exit_code if isinstance(error, DrlError) else 1
-        said = [f"{type(error).__name__}: {error}", *advice_of(error).splitlines()]
-        return cls(error="; ".join(said), exit_code=code)
+        lines = [f"{type(error).__name__}: {error}", *advice_of(error).splitlines()]
+        return cls(error="; ".join(lines), exit_code=code)
 
 
 class PackedRun(NamedTuple):
     """A run that can be sent to another process."""
 
-    plugins: tuple[str, ...]  # imported before the content is read, which may need them
+    plugins: tuple[str, ...]  # modules to import before reading the content
     content: bytes
 
     def unpack(self) -> tuple[Experiment, Extras]:
-        """In the other process."""
+        """Read the run in the other process."""
         import_plugins(self.plugins)
         record, content = cloudpickle.loads(self.content)
         ALGORITHMS.setdefault(record.name, record)
         experiment, extras, objects, functions = cloudpickle.loads(content)
         give_objects(objects)
-        for table, given in zip(TABLES, functions, strict=True):
-            table.update(given)
+        for table, own in zip(TABLES, functions, strict=True):
+            table.update(own)
         return experiment, extras
 
 
 def pack(experiment: Experiment, extras: Extras) -> PackedRun:
     """A run with the user's functions and classes, as bytes."""
-    objects = _named_in(experiment, given_objects())
+    run, settings = experiment.run, repr(experiment)
+    # Others may be of modules that the other process cannot import.
+    objects: dict[str, Any] = {name: each for name, each in given_objects().items() if name in settings}
     functions = [{name: part for name, part in table.items() if name in objects} for table in TABLES]
-    content = cloudpickle.dumps((experiment, extras, objects | _in_files(experiment), functions))
-    record = find_algorithm(experiment.algorithm)  # may be the user's own
-    return PackedRun(experiment.run.plugins, cloudpickle.dumps((record, content)))
-
-
-def _in_files(experiment: Experiment) -> dict[str, object]:
-    """The environment and the wrappers of files, which may not be on the other machine."""
-    run = experiment.run
+    # The files of the environment and the wrappers may not be on the other machine.
     names = [run.env, *(split_wrapper(wrapper)[0] for wrapper in run.wrappers)]
-    return {name: find_object(name) for name in names if name.rpartition(":")[0].endswith(".py")}
-
-
-def _named_in(experiment: Experiment, objects: dict[str, Any]) -> dict[str, Any]:
-    """The objects that an experiment names. Others may be of modules that its process cannot import."""
-    settings = repr(experiment)
-    return {name: each for name, each in objects.items() if name in settings}
+    objects |= {name: find_object(name) for name in names if name.rpartition(":")[0].endswith(".py")}
+    content = cloudpickle.dumps((experiment, extras, objects, functions))
+    record = find_algorithm(experiment.algorithm)  # may be the user's own
+    return PackedRun(run.plugins, cloudpickle.dumps((record, content)))
 
 
 class RunOrder(NamedTuple):
@@ -123,17 +111,17 @@ class RunFailed(DrlError):
 
 
 def progress_of(scaling: ScalingConfig, quiet: bool) -> JobBar:
-    """What shows how far many runs are."""
+    """The progress display of many runs."""
     return JobBar(quiet) if scaling.cluster is None else JobTable(quiet)
 
 
 class RunJob(NamedTuple):
-    """A run to be done in another process."""
+    """A run for another process."""
 
     name: str  # in the table of all
     experiment: Experiment
     extras: Extras = NOTHING
-    after: After | None = None  # done in that process when the run is over
+    after: After | None = None
 
 
 def train_many(
@@ -147,16 +135,16 @@ def train_many(
     started. Raises `Interrupted` if it came before any had ended."""
     if scaling.cluster is None:
         jobs = [RunJob(name, run, extras) for name, run in runs.items()]
-        with StopSignals() as signals:
-            pool = RunPool(LocalProcesses(WORK), workers or os.cpu_count() or 1, signals)
-            with contextlib.closing(pool):
-                for job, answer in pool.train(jobs):
-                    yield job.name, answer
+        size = workers or os.cpu_count() or 1
+        with StopSignals() as signals, contextlib.closing(RunPool(LocalProcesses(WORK), size, signals)) as pool:
+            for job, answer in pool.train(jobs):
+                yield job.name, answer
         return
-    from drl.runs.cluster_runs import alone, train_on_cluster
+    from drl.runs.cluster_runs import train_on_cluster
 
     assert isinstance(bar, JobTable)
-    jobs = [RunJob(name, alone(run), extras) for name, run in runs.items()]
+    # As if they were started without a cluster, so that they can be resumed without one.
+    jobs = [RunJob(name, replace(run, scaling=ScalingConfig()), extras) for name, run in runs.items()]
     for job, answer in train_on_cluster(jobs, scaling, bar, workers):
         yield job.name, answer
 
@@ -180,14 +168,18 @@ class RunPool(JobPool[RunJob, RunAnswer]):
             raise Interrupted(self.signals.seen)
 
     def look(self) -> None:
-        """Pass signals on. A run saves itself after the first; a second one breaks off what else it does."""
+        """Pass signals on. A run saves itself after the first; a second one interrupts everything else."""
         if self.signals.count > self.passed_on and self.signals.seen is not None:
             self.passed_on = self.signals.count
             self.pass_on(self.signals.seen)
 
     def begin(self, slot: Slot[RunJob]) -> None:
+        self.send(slot)
+
+    def send(self, slot: Slot[RunJob], place: str | None = None, folder: str | None = None) -> None:
+        """Send the run to its process. `place` and `folder`: see `RunOrder`."""
         _, experiment, extras, after = slot.job
-        slot.process.send(RunOrder(pack(experiment, extras), None, None, cloudpickle.dumps(after), sys.argv))
+        slot.process.send(RunOrder(pack(experiment, extras), place, folder, cloudpickle.dumps(after), sys.argv))
 
     def hear(self, slot: Slot[RunJob], message: object) -> RunAnswer | None:
         return message if isinstance(message, RunAnswer) else None
@@ -209,8 +201,8 @@ def train_in_processes(experiment: Experiment, extras: Extras, console: bool) ->
     config, answers, quiet = experiment.run, dict[str, RunAnswer](), experiment.run.quiet or not console
     seeds = config.all_seeds
     if config.wandb_project is not None or config.mlflow_experiment is not None:
-        together = config.group or f"{experiment.algorithm}_{config.env}_seeds_{'_'.join(map(str, seeds))}"[:100]
-        config = replace(config, group=together)
+        group = f"{experiment.algorithm}_{config.env}_seeds_{'_'.join(map(str, seeds))}"[:100]
+        config = replace(config, group=config.group or group)
     runs = {f"seed {seed}": replace(experiment, run=config.with_seed(seed)) for seed in seeds}
     with (
         progress_of(experiment.scaling, quiet) as bar,
@@ -221,15 +213,13 @@ def train_in_processes(experiment: Experiment, extras: Extras, console: bool) ->
             answers[name] = answer
             score = f", mean return {answer.evaluation['mean_return']:.2f}" if answer.evaluation else ""
             bar.advance(f"{name}: {answer.error or answer.status}{score}")
-    told = {name: answers[name] for name in runs if name in answers}
-    for name, answer in told.items():
+    finished = []
+    for name, answer in ((name, answers[name]) for name in runs if name in answers):
         if answer.folder is None:
             raise RunFailed(f"{name}: {answer.error}", answer)
-    return [
-        Finished(answer.folder, _agent_of(answer.folder, extras.model), None, answer.status, answer.evaluation)
-        for answer in told.values()
-        if answer.folder is not None
-    ]
+        agent = _agent_of(answer.folder, extras.model)
+        finished.append(Finished(answer.folder, agent, None, answer.status, answer.evaluation))
+    return finished
 
 
 def _agent_of(folder: Path, model: Any) -> Any:
@@ -242,7 +232,7 @@ def _agent_of(folder: Path, model: Any) -> Any:
 
 
 class Progress(NamedTuple):
-    """How far a run on a node is."""
+    """Progress of a run on a node."""
 
     env_steps: int
     share: float  # of the budget
@@ -261,7 +251,7 @@ def work(pipe: Connection) -> None:
 
         folders.append(folder)
         pipe.send(FolderSaved(str(folder)))
-        pipe.recv()  # until what is new in it has been noted
+        pipe.recv()  # until the changes in it have been listed
 
     try:
         finished = _trained(order, pipe, saved)
@@ -279,37 +269,30 @@ def _trained(order: RunOrder, pipe: Connection, saved: Callable[[Path], None]) -
     from drl.runs.launch import continue_run, experiment_of, train
 
     experiment, extras = order.packed.unpack()
-    if order.place is None:
-        return train(experiment, extras, console=False)
-    stages = (*extras.stages, _told(pipe, experiment.run))
-    extras = replace(extras, stages=stages, place=Path(order.place), saved=saved)
+    if order.place is not None:
+        stages = (*extras.stages, _progress_sender(pipe, experiment.run))
+        extras = replace(extras, stages=stages, place=Path(order.place), saved=saved)
     if order.folder is None:
         return train(experiment, extras, console=False)
-    folder = Path(order.folder)
-    _wait_for_lock(folder)
-    return continue_run(folder, experiment_of(folder, trust=True), extras, console=False)
-
-
-def _wait_for_lock(folder: Path) -> None:
-    """On a shared disk, the process on a lost node may live a moment longer than its node."""
-    until = time.monotonic() + LOCK_SECONDS
-    while is_in_use(folder):
+    folder, until = Path(order.folder), time.monotonic() + LOCK_SECONDS
+    while is_in_use(folder):  # on a shared disk, the process on a lost node may live a moment longer than its node
         if time.monotonic() > until:
             raise DrlError(f"{folder} is still in use by a process on a node that was lost; end it, then drl resume")
         time.sleep(0.2)
+    return continue_run(folder, experiment_of(folder, trust=True), extras, console=False)
 
 
-def _told(pipe: Connection, config: RunConfig) -> Stage:
-    """A stage that tells the driver how far the run is."""
+def _progress_sender(pipe: Connection, config: RunConfig) -> Stage:
+    """A stage that sends the driver the progress of the run."""
 
-    def tell(logs: Iterator[Log]) -> Iterator[Log]:
-        told = 0.0
+    def send_progress(logs: Iterator[Log]) -> Iterator[Log]:
+        last = 0.0
         for log in logs:
             yield log
-            if time.monotonic() - told > PROGRESS_SECONDS:
-                told = time.monotonic()
+            if time.monotonic() - last > PROGRESS_SECONDS:
+                last = time.monotonic()
                 used = log.episodes if config.num_episodes else log.env_steps
                 score = log.recent.get("mean_ep_return")
                 pipe.send(Progress(log.env_steps, used / config.budget, None if score is None else float(score)))
 
-    return tell
+    return send_progress

@@ -1,4 +1,4 @@
-"""A recorded episode played again: same seed, same actions, so the same episode. `drl.replay`."""
+"""`drl.replay`: play a recorded episode again, with the same seed and actions."""
 
 import contextlib
 import os
@@ -141,7 +141,7 @@ def play_again(env: Env, recorded: RecordedEpisode) -> Iterator[Again]:
     if not recorded.number:  # the episode of a crash
         length = plural(len(actions), "action is", "actions are")
         warnings.warn(f"the failure does not recur: {length} played to the end; {CAUSES}", stacklevel=2)
-    if recorded.number and not np.isclose(total, recorded.episode_return, rtol=1e-9, equal_nan=True):
+    elif not np.isclose(total, recorded.episode_return, rtol=1e-9, equal_nan=True):
         raise EnvFailed(f"the return is {total:g}; recorded was {recorded.episode_return:g}: {UNREPEATABLE}")
 
 
@@ -163,11 +163,9 @@ def film_again(run: RunConfig, recorded: RecordedEpisode, path: Path) -> Path:
     with RenderedEnv(replace(run.env_config, frame_stack=1), timeout=run.worker_timeout) as env:
         if env.render_mode is None:
             raise BadInput(f"{run.env} cannot be drawn: it has no render mode {PICTURES!r}")
-        steps = play_again(env, recorded)
-        return write_film(path, env, steps if recorded.number else _until_failure(steps))
 
+        def steps() -> Iterator[Again]:
+            with contextlib.nullcontext() if recorded.number else contextlib.suppress(EnvFailed):
+                yield from play_again(env, recorded)
 
-def _until_failure(steps: Iterator[Again]) -> Iterator[Again]:
-    """The steps of an episode that ends with a failure."""
-    with contextlib.suppress(EnvFailed):
-        yield from steps
+        return write_film(path, env, steps())

@@ -10,6 +10,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec
 
@@ -34,22 +35,31 @@ def stop_at(
 ) -> Iterator[Log]:
     """Stop after the first log that reaches any limit. `mean_return` is the mean over `window` episodes. `when` is
     called after every log; True stops training."""
-    started = time.monotonic()
+    end = None if minutes is None else time.monotonic() + 60 * minutes
     for log in logs:
         yield log
-        full = log.recent.get("window", 0) >= window
-        if env_steps is not None and log.env_steps >= env_steps:
+        counts = ((log.env_steps, env_steps), (log.episodes, episodes), (log.learning_steps, learning_steps))
+        if any(limit is not None and count >= limit for count, limit in counts):
             return
-        if episodes is not None and log.episodes >= episodes:
+        if is_past(end) or (when is not None and when()) or has_return(log, mean_return, window):
             return
-        if learning_steps is not None and log.learning_steps >= learning_steps:
-            return
-        if minutes is not None and time.monotonic() - started >= 60 * minutes:
-            return
-        if when is not None and when():
-            return
-        if mean_return is not None and full and log.recent["mean_ep_return"] >= mean_return:
-            return
+
+
+def is_past(end: float | None) -> bool:
+    """Whether this time of `time.monotonic` is over."""
+    return end is not None and time.monotonic() >= end
+
+
+def has_return(log: Log, mean_return: float | None, window: int) -> bool:
+    """Whether the mean return over a full window of episodes is at least `mean_return`."""
+    full = log.recent.get("window", 0) >= window
+    return mean_return is not None and full and log.recent["mean_ep_return"] >= mean_return
+
+
+def has_passed(log: Log, every: int) -> bool:
+    """Whether this learning step passed a multiple of `every` environment steps."""
+    before = log.env_steps - int(log.rollout["rollout_len"])
+    return log.env_steps // every > before // every
 
 
 class EvaluationSteps:
@@ -58,12 +68,10 @@ class EvaluationSteps:
     It counts steps, not seconds, so that a repeated or resumed run evaluates at the same steps.
     """
 
-    last: int
-    total: int
-
     def __init__(self, episodes: int):
         self.episodes = episodes  # of one evaluation
-        self.total = self.last = 0  # of all evaluations, and of the last one
+        self.total: int = 0  # of all evaluations
+        self.last: int = 0  # of the last one
 
     def allow(self, log: Log) -> bool:
         """Whether one more evaluation fits, judged by the length of the last one or of training episodes."""
@@ -91,7 +99,7 @@ def evaluate_every(
     """Evaluate every `every` environment steps, if `allow` permits it, and add the result of `evaluate()` to the log. A
     log of a resumed run that was evaluated before is skipped."""
     for log in logs:
-        if _passed(log, every) and not log.evaluation and allow(log):
+        if has_passed(log, every) and not log.evaluation and allow(log):
             log.evaluation = evaluate()
         yield log
 
@@ -102,31 +110,81 @@ def checkpoint_every(
     """Call `save(log)` every `every` environment steps, and when the last save was `minutes` ago."""
     last = time.monotonic()
     for log in logs:
-        if _passed(log, every) or (minutes is not None and time.monotonic() - last >= 60 * minutes):
+        if has_passed(log, every) or (minutes is not None and time.monotonic() - last >= 60 * minutes):
             save(log)
             last = time.monotonic()
         yield log
-
-
-Attempt = Callable[[Callable[[], None]], object]  # calls the function that saves
 
 
 class BestModel:
     """Best returns so far, for `keep_models`."""
 
     def __init__(self) -> None:
-        self.mean_return: float = float("-inf")  # the largest one that was saved
+        self.mean_return: float = -math.inf  # the largest one that was saved
         self.full: bool = False  # whether there were enough episodes for it to count
-        self.evaluated: float = float("-inf")  # the largest mean return of an evaluation whose agent was saved
+        self.evaluated: float = -math.inf  # the largest mean return of an evaluation whose agent was saved
 
     def state_dict(self) -> StateDict:
         numbers = {"mean_return": self.mean_return, "evaluated": self.evaluated}
         return {name: None if math.isinf(value) else value for name, value in numbers.items()} | {"full": self.full}
 
     def load_state_dict(self, state: StateDict) -> None:
-        stored = [state["mean_return"], state.get("evaluated")]  # runs of earlier versions lack the second
-        self.mean_return, self.evaluated = (float("-inf") if value is None else float(value) for value in stored)
+        stored = (state["mean_return"], state["evaluated"])
+        self.mean_return, self.evaluated = (-math.inf if value is None else float(value) for value in stored)
         self.full = bool(state["full"])
+
+
+@dataclass
+class ModelKeeper:
+    """Saves the models of a run: see `keep_models`, which makes one."""
+
+    agent: Agent
+    folder: Path | Callable[[], Path]  # a function for a folder that moves
+    budget: int
+    num_checkpoints: int
+    window: int = 100
+    best_after: int = 0
+    in_episodes: bool = False
+    in_sync: Callable[[], bool] = lambda: True
+    best: BestModel = field(default_factory=BestModel)  # the state for resuming
+    attempt: Callable[[Callable[[], None]], object] = lambda save: save()  # called with the function that saves
+    notes: dict[str, object] = field(default_factory=dict)  # for the agent's card
+
+    @property
+    def models(self) -> Path:
+        """The folder of the models."""
+        return self.folder() if callable(self.folder) else self.folder
+
+    def keep(self, log: Log) -> None:
+        """Save what this log makes due."""
+        best, notes = self.best, self.notes | {"env_steps": log.env_steps}
+        if not best.full and log.recent.get("window", 0) >= self.window:
+            best.mean_return, best.full = -math.inf, True
+        mean_return = log.recent.get("mean_ep_return", -math.inf)
+        if mean_return > best.mean_return and log.episodes > self.best_after and self.in_sync():
+
+            def save_best() -> None:
+                self.agent.save_policy_net(self.models / "best_return_pi_ckpt.pth")
+                self.agent.save(self.models / "best_agent", **notes, mean_return=mean_return)
+
+            self.attempt(save_best)
+            best.mean_return = mean_return
+        if log.evaluation and self.in_sync():
+            self.keep_evaluated(log.evaluation, log.env_steps)
+        now = log.episodes if self.in_episodes else log.env_steps
+        before = now - (len(log.finished) if self.in_episodes else int(log.rollout["rollout_len"]))
+        for number in range(1, self.num_checkpoints + 1):
+            if before < number * self.budget / self.num_checkpoints <= now:
+                file = f"pi_ckpt{number}.pth"
+                self.attempt(lambda file=file: self.agent.save_policy_net(self.models / file))  # type: ignore[misc]
+
+    def keep_evaluated(self, evaluation: dict[str, float], env_steps: int) -> None:
+        """Save the agent as `best_evaluated_agent/` if no earlier evaluation was as good."""
+        mean_return = evaluation["mean_return"]
+        if mean_return > self.best.evaluated:
+            notes = self.notes | {"env_steps": env_steps, "mean_return": mean_return, "evaluation": evaluation}
+            self.attempt(lambda: self.agent.save(self.models / "best_evaluated_agent", **notes))
+            self.best.evaluated = mean_return
 
 
 def keep_models(
@@ -140,7 +198,6 @@ def keep_models(
     in_episodes: bool = False,
     in_sync: Callable[[], bool] = lambda: True,
     best: BestModel | None = None,
-    attempt: Attempt = lambda save: save(),
     **notes: object,
 ) -> Iterator[Log]:
     """Save `pi_ckpt1.pth` … at equal fractions of the budget. Also save the policy with the best mean return over
@@ -149,50 +206,15 @@ def keep_models(
 
     The best policy is provisional until `window` episodes have finished, because few episodes are noisy. None is saved
     in the first `best_after` episodes, or while the agent is ahead of its log (not `in_sync`). `notes` go on the
-    agent's card. `best` holds the state for resuming. `attempt` is called with the function that saves. `folder` may be
-    a function, for a folder that moves.
+    agent's card. `best` holds the state for resuming. `folder` may be a function, for a folder that moves.
     """
-    best = best or BestModel()
-    models: Callable[[], Path] = folder if callable(folder) else lambda: folder
-
-    def save_best(log: Log) -> None:
-        agent.save_policy_net(models() / "best_return_pi_ckpt.pth")
-        mean_return = log.recent["mean_ep_return"]
-        agent.save(models() / "best_agent", **notes, env_steps=log.env_steps, mean_return=mean_return)
-
+    keeper = ModelKeeper(
+        agent, folder, budget, num_checkpoints, window, best_after, in_episodes, in_sync, best or BestModel(),
+        notes=notes,
+    )  # fmt: skip
     for log in logs:
-        if not best.full and log.recent.get("window", 0) >= window:
-            best.mean_return, best.full = float("-inf"), True
-        better = log.recent.get("mean_ep_return", float("-inf")) > best.mean_return
-        if better and log.episodes > best_after and in_sync():
-            attempt(functools.partial(save_best, log))
-            best.mean_return = log.recent["mean_ep_return"]
-        if log.evaluation and in_sync():
-            notes_now = notes | {"env_steps": log.env_steps}
-            keep_evaluated(agent, models, log.evaluation, best, attempt, **notes_now)
-        now = log.episodes if in_episodes else log.env_steps
-        before = now - (len(log.finished) if in_episodes else int(log.rollout["rollout_len"]))
-        for number in range(1, num_checkpoints + 1):
-            if before < number * budget / num_checkpoints <= now:
-                file = f"pi_ckpt{number}.pth"
-                attempt(lambda file=file: agent.save_policy_net(models() / file))  # type: ignore[misc]
+        keeper.keep(log)
         yield log
-
-
-def keep_evaluated(
-    agent: Agent,
-    models: Callable[[], Path],
-    evaluation: dict[str, float],
-    best: BestModel,
-    attempt: Attempt,
-    **notes: object,
-) -> None:
-    """Save the agent as `best_evaluated_agent/` in the folder `models()` if no earlier evaluation was as good."""
-    mean_return = evaluation["mean_return"]
-    if mean_return > best.evaluated:
-        notes |= {"mean_return": mean_return, "evaluation": evaluation}
-        attempt(lambda: agent.save(models() / "best_evaluated_agent", **notes))
-        best.evaluated = mean_return
 
 
 def track(logs: Iterable[Log], trackers: Iterable[Tracker]) -> Iterator[Log]:
@@ -241,9 +263,3 @@ def progress(logs: Iterable[Log], env_steps: int) -> Iterator[Log]:
             text = "training" if mean_return is None else f"return {mean_return:8.2f}"
             bar.update(task, completed=min(log.env_steps, env_steps), description=text)
             yield log
-
-
-def _passed(log: Log, every: int) -> bool:
-    """Whether this learning step passed a multiple of `every` environment steps."""
-    before = log.env_steps - int(log.rollout["rollout_len"])
-    return log.env_steps // every > before // every

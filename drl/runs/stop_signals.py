@@ -9,22 +9,22 @@ from drl.core.errors import Interrupted
 
 SignalHandler = Callable[[int, FrameType | None], object] | int | None
 STATUS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}  # of a stopped run
-PATIENCE = 1.0  # seconds after which a signal breaks off the step of an environment
+PATIENCE = 1.0  # seconds after which a signal interrupts the step of an environment
 
 
 class StopSignals:
-    """Handles SIGINT, SIGTERM and SIGHUP inside its `with` block. It does nothing outside the main thread, and leaves
-    alone what is ignored, such as SIGHUP under nohup.
+    """Handles SIGINT, SIGTERM and SIGHUP inside its `with` block, in the main thread only. A signal that is ignored,
+    such as SIGHUP under nohup, stays ignored.
 
-    The first signal lets the current step end; `stopped()` tells it. A step of the environments that takes longer than
-    `PATIENCE`, and what runs in `at_once()`, is broken off by `Interrupted`. A second signal breaks off anything but
-    what runs in `held()`, where something is being saved.
+    After the first signal, `stopped()` is True and the current step may end. `Interrupted` is raised in an environment
+    step that takes longer than `PATIENCE`, and inside `at_once()`. A second signal raises it anywhere except inside
+    `held()`, which is for saving.
     """
 
     def __init__(self) -> None:
         self.seen: int | None = None  # the first signal
         self.count: int = 0  # of signals so far
-        self.may_be_left: Callable[[], bool] = lambda: False  # whether what runs now may be broken off
+        self.may_be_left: Callable[[], bool] = lambda: False  # whether it is safe to interrupt now
         self._leaving = False  # inside `at_once`
         self._holding = False  # inside `held`
         self._previous: dict[int, SignalHandler] = {}

@@ -10,26 +10,26 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
-from drl.agents.agent_env import JAX_ONLY, open_vec_env
-from drl.agents.evaluation import evaluate
+from drl.agents.agent_env import JAX_ONLY
+from drl.core.contracts import Agent
 from drl.core.errors import BadInput, EnvFailed
-from drl.core.log import Log
 from drl.core.network_parts import import_plugins
 from drl.core.specs import PlainDict
 from drl.envs.env_config import find_spec
 from drl.envs.env_names import find_wrapper
 from drl.runs import stages
-from drl.runs.building import build_trainer, start_engine
+from drl.runs.building import build_trainer, open_envs, start_engine
 from drl.runs.job_pool import POLL_SECONDS, JobPool, Slot, Transport
 from drl.runs.launch import remote_boards
-from drl.settings.experiment import Experiment
+from drl.runs.session import evaluate_in_run
+from drl.settings.experiment import Experiment, RunConfig
 from drl.tracking.guarded import Ending, Guarded, guard
 from drl.tracking.jobs import JobTable
 
@@ -62,88 +62,58 @@ Report = Callable[[Job, int, float], bool]  # (job, fraction, score) → whether
 def run_job(job: Job, report: Report, stop: Callable[[], bool]) -> Outcome:
     """Train and evaluate. An error becomes a failed outcome, and the search continues."""
     try:
-        return _tracked(job, Experiment.from_flat(job.settings, f"trial {job.number}"), report, stop)
+        experiment, outcome = Experiment.from_flat(job.settings, f"trial {job.number}"), Outcome("failed")
+        folder = Path(experiment.run.results_dir)
+        boards = [guard(board) for board in remote_boards(experiment, folder, f"trial {job.number}")]
+        try:
+            outcome = _trained(job, experiment, boards, report, stop)
+        finally:
+            score = None if outcome.score is None else {"mean_return": outcome.score}
+            for board in boards:
+                board.finish(Ending(folder, "finished" if outcome.state == "complete" else outcome.state, score))
+        return outcome
     except (Exception, SystemExit) as error:
         return Outcome("failed", error=f"{type(error).__name__}: {error}")
-
-
-def _tracked(job: Job, experiment: Experiment, report: Report, stop: Callable[[], bool]) -> Outcome:
-    """Train with the boards that the settings name."""
-    folder, outcome = Path(experiment.run.results_dir), Outcome("failed")
-    boards = [guard(board) for board in remote_boards(experiment, folder, f"trial {job.number}")]
-    try:
-        outcome = _trained(job, experiment, boards, report, stop)
-        return outcome
-    finally:
-        score = None if outcome.score is None else {"mean_return": outcome.score}
-        for board in boards:
-            board.finish(Ending(folder, "finished" if outcome.state == "complete" else outcome.state, score))
 
 
 def _trained(
     job: Job, experiment: Experiment, boards: list[Guarded], report: Report, stop: Callable[[], bool]
 ) -> Outcome:
-    run, score = experiment.run, None
+    run, score, reported = experiment.run, None, 0
     start_engine(experiment)
-    with open_vec_env(
-        run.env_config, run.num_envs, run.seed, vectorization=run.vectorization, timeout=run.worker_timeout
-    ) as envs:
-        _set_threads(run.threads or 1)
+    import torch
+
+    with open_envs(experiment) as envs:
+        torch.set_num_threads(run.threads or 1)
         trainer = build_trainer(experiment, envs)
-
-        def measure() -> dict[str, float]:
-            with np.errstate(invalid="ignore"):  # infinite returns fail the trial below
-                return evaluate(
-                    trainer.agent,
-                    run.env_config,
-                    run.evaluation_episodes,
-                    run.seed,
-                    vectorization="envpool" if run.vectorization == "envpool" else "sync",
-                    max_steps=run.eval_max_steps,
-                ).summary()
-
-        logs = measured(trainer(), run.budget, job.reports, bool(run.num_episodes), measure)
-        logs = stages.stop_at(logs, minutes=run.max_minutes, mean_return=run.stop_at_return, window=run.window)
-        for log in stages.track(logs, boards):
+        for log in stages.stop_at(
+            trainer(), minutes=run.max_minutes, mean_return=run.stop_at_return, window=run.window
+        ):
+            used = log.episodes if run.num_episodes else log.env_steps
+            fraction, score = min(used * job.reports // run.budget, job.reports), None
+            if fraction > reported:
+                log.evaluation = _evaluate(run, trainer.agent)
+                reported, score = fraction, log.evaluation["mean_return"]
+            for board in boards:
+                board.write(log)
             if stop():
                 return Outcome("stopped")
-            score = log.evaluation["mean_return"] if log.evaluation else None
             if score is None:
                 continue
-            fraction = _fraction(log, run.budget, job.reports, bool(run.num_episodes))
             if not math.isfinite(score):
                 break
             if report(job, fraction, score) and fraction < job.reports:
                 return Outcome("pruned", score)
         if score is None:  # ended early, by max_minutes or stop_at_return
-            score = measure()["mean_return"]
+            score = _evaluate(run, trainer.agent)["mean_return"]
     if not math.isfinite(score):
         return Outcome("failed", error=f"the mean return is {score}")
     return Outcome("complete", score)
 
 
-def measured(
-    logs: Iterable[Log], budget: int, parts: int, in_episodes: bool, measure: Callable[[], dict[str, float]]
-) -> Iterator[Log]:
-    """A stage: add `measure()` to the first log at or after each of `parts` equal fractions of the budget."""
-    before = 0
-    for log in logs:
-        now = _fraction(log, budget, parts, in_episodes)
-        if now > before:
-            log.evaluation = measure()
-            before = now
-        yield log
-
-
-def _fraction(log: Log, budget: int, parts: int, in_episodes: bool) -> int:
-    used = log.episodes if in_episodes else log.env_steps
-    return min(used * parts // budget, parts)
-
-
-def _set_threads(threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
+def _evaluate(run: RunConfig, agent: Agent) -> dict[str, float]:
+    with np.errstate(invalid="ignore"):  # a trial with infinite returns fails
+        return evaluate_in_run(run, agent).summary()
 
 
 class TrialPool(JobPool[Job, Outcome]):
@@ -162,12 +132,11 @@ class TrialPool(JobPool[Job, Outcome]):
         table: JobTable | None = None,
         needs: str = "",  # what a node must have free for a worker
     ):
-        super().__init__(transport, size, late=table is not None)
-        self.silence = silence  # seconds without a message after which a worker counts as hanging
+        super().__init__(transport, size, late=table is not None, silence=silence)
         self.table: JobTable | None = table
         self.needs: str = needs
         self.deaths: int = 0  # of workers in a row, without a finished job in between
-        self.told: dict[str, int] = {}  # job → the last fraction that was reported
+        self.reported: dict[str, int] = {}  # job → the last fraction that was reported
         self.report: Report = lambda *_: False
 
     def check(self, settings: PlainDict) -> str:
@@ -218,23 +187,18 @@ class TrialPool(JobPool[Job, Outcome]):
         if self.table is not None:
             self.table.note(_name(slot.job), node=slot.process.ready.node, status="running")
 
-    def hear(self, slot: Slot[Job], message: object) -> Outcome | None:
+    def hear(self, slot: Slot[Job], message: "Outcome | tuple[int, float] | None") -> Outcome | None:
         if isinstance(message, Outcome):
             self.deaths = 0
             return message
-        if isinstance(message, tuple):  # None: a sign of life
-            slot.process.send(self._report(slot.job, *message))
+        if message is not None:  # None: a sign of life
+            (fraction, score), name, prune = message, _name(slot.job), False
+            if self.table is not None:
+                self.table.note(name, score=score, share=fraction / slot.job.reports)
+            if fraction > self.reported.get(name, 0):  # not by a job that began again
+                self.reported[name], prune = fraction, self.report(slot.job, fraction, score)
+            slot.process.send(prune)
         return None
-
-    def _report(self, job: Job, fraction: int, score: float) -> bool:
-        """What a job that began again repeats is not reported twice."""
-        name = _name(job)
-        if self.table is not None:
-            self.table.note(name, score=score, share=fraction / job.reports)
-        if fraction <= self.told.get(name, 0):
-            return False
-        self.told[name] = fraction
-        return self.report(job, fraction, score)
 
     def lose(self, slot: Slot[Job]) -> Outcome | None:
         self.deaths += 1
@@ -251,19 +215,13 @@ class TrialPool(JobPool[Job, Outcome]):
         return Outcome("lost", error=f"its process died with exit code {code}")
 
     def ended(self, slot: Slot[Job]) -> None:
-        self.told.pop(_name(slot.job), None)
+        self.reported.pop(_name(slot.job), None)
         if self.table is not None:
             self.table.remove(_name(slot.job))
 
-    def give_up(self) -> Iterator[tuple[Job, Outcome]]:
-        """End workers without a sign of life."""
-        now = time.monotonic()
-        for slot in [each for each in self.busy if each.begun and now - each.heard > self.silence]:
-            self.busy.remove(slot)
-            slot.process.kill()
-            self.ended(slot)
-            silence = f"no sign of life for {self.silence / 60:g} minutes (--trial-timeout)"
-            yield slot.job, Outcome("failed", error=silence)
+    def hang(self, slot: Slot[Job]) -> Outcome:
+        self.ended(slot)
+        return Outcome("failed", error=f"no sign of life for {self.silence / 60:g} minutes (--trial-timeout)")
 
 
 def _name(job: Job) -> str:
@@ -274,17 +232,17 @@ def work(pipe: Connection) -> None:
     """Body of a worker process: receive settings to look at, then jobs, and send scores, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    told = time.monotonic()
+    last_sign = time.monotonic()
 
     def report(_: Job, fraction: int, score: float) -> bool:
         pipe.send((fraction, score))
         return bool(pipe.recv())
 
     def stop() -> bool:
-        nonlocal told
-        if time.monotonic() - told >= SIGN_SECONDS:
+        nonlocal last_sign
+        if time.monotonic() - last_sign >= SIGN_SECONDS:
             pipe.send(None)
-            told = time.monotonic()
+            last_sign = time.monotonic()
         return pipe.poll()  # the parent sends nothing unasked, so a readable pipe means that it is gone
 
     with contextlib.suppress(EOFError, OSError):
@@ -301,7 +259,7 @@ def work(pipe: Connection) -> None:
 
 
 def _missing(settings: PlainDict) -> str:
-    """What of these settings this process does not find; "" if nothing is missing."""
+    """Why this process cannot run these settings; "" if it can."""
     try:
         import_plugins(settings.get("plugins") or [])
         run = Experiment.from_flat(settings, "the search").run

@@ -13,7 +13,7 @@ from three_nodes import ROOT, commands, foreign_ports, until
 
 from drl.cli.entry import main
 from drl.cluster import node_process, ray_cluster
-from drl.cluster.node_process import HostReady, Needs, NodeProcess, close, wait
+from drl.cluster.node_process import HostReady, Needs, NodeProcesses
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.core.errors import BadInput, MissingExtra
 
@@ -65,18 +65,19 @@ def _use_a_cluster(handlers, monkeypatch):
 
 def _check_versions(ray, monkeypatch):
     """In the cluster that is there."""
-    process = NodeProcess(ray, ANYTHING, Needs())
-    until(lambda: wait([process], 1.0) == [] and process.ready is not None)
+    nodes = NodeProcesses(ray, ANYTHING, Needs())
+    process = nodes.start()
+    until(lambda: nodes.wait([process], 1.0) == [] and process.ready is not None)
     assert isinstance(process.ready, HostReady)
     folder = Path(process.ready.folder).parent
     assert folder.is_dir()
-    close([process])
+    nodes.close([process])
     assert not folder.exists(), "what it had on its node is removed"
     monkeypatch.setattr(node_process.drl, "__version__", "9.9")
-    other = NodeProcess(ray, ANYTHING, Needs())
+    other = nodes.start()
     with pytest.raises(BadInput, match=r"node \S+ has drl .* and this is drl 9.9; install the same there"):
-        until(lambda: wait([other], 1.0))
-    close([other])
+        until(lambda: nodes.wait([other], 1.0))
+    nodes.close([other])
 
 
 @pytest.mark.parametrize(

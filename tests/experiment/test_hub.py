@@ -290,9 +290,8 @@ def test_a_readme_of_the_user_is_kept(tmp_path):
 
 
 def test_in_python(pushed, hub, tmp_path):
-    folder = drl_hub.pull_agent("me/cart", tmp_path / "new", endpoint=hub.endpoint)
-    assert folder == tmp_path / "new"
+    assert drl_hub.pull("me/cart", out=tmp_path / "new").folder == tmp_path / "new"
     with pytest.raises(BadInput):
-        drl_hub.pull_agent("me/cart", tmp_path / "new", endpoint=hub.endpoint)
+        drl_hub.pull("me/cart", out=tmp_path / "new")
     with pytest.raises(UnusableFile):
         drl_hub._weights_of([], "x")

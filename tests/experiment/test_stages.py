@@ -165,9 +165,3 @@ def test_the_best_evaluation_is_kept_too(tmp_path):
     ahead = stages.keep_models(source(), Agent(), tmp_path, 500, 0, in_sync=lambda: False, env="here")
     list(itertools.islice(ahead, 5))
     assert len(saved) == 3, "the agent is ahead of its log"
-
-
-def test_what_earlier_versions_remember_is_read():
-    best = stages.BestModel()
-    best.load_state_dict({"mean_return": 2.0, "full": True})
-    assert (best.mean_return, best.evaluated) == (2.0, float("-inf"))

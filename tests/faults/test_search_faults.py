@@ -17,7 +17,8 @@ from drl.cli.entry import main
 from drl.core.errors import BadInput, EnvFailed, UnusableFile
 from drl.core.log import Episode
 from drl.games.probes import MatchEnv
-from drl.search import search_worker, study
+from drl.runs import session
+from drl.search import study
 from drl.search.run_search import run_search
 from drl.search.search_plan import SearchConfig
 
@@ -50,7 +51,7 @@ def fast(monkeypatch):
         during.get("do", lambda: None)()
         return Evaluation([Episode(float(seed), 1, True, True, 0)])
 
-    monkeypatch.setattr(search_worker, "evaluate", evaluate)
+    monkeypatch.setattr(session, "evaluate", evaluate)
     monkeypatch.setattr("optuna.storages._rdb.storage.time.sleep", lambda seconds: None)  # between its five tries
     return during
 

@@ -17,6 +17,7 @@ from drl.cli.entry import main
 from drl.core.errors import BadInput, EnvFailed, MissingExtra
 from drl.core.log import Episode
 from drl.envs.make_vec_env import make_vec_env
+from drl.runs import building, session
 from drl.runs.building import build_trainer
 from drl.runs.launch import train
 from drl.search import search_worker
@@ -47,7 +48,7 @@ def scored(monkeypatch):
             asked.append(seed)
             return Evaluation([Episode(score(seed), 1, True, True, 0)])
 
-        monkeypatch.setattr(search_worker, "evaluate", evaluate)
+        monkeypatch.setattr(session, "evaluate", evaluate)
         return asked
 
     return install
@@ -358,9 +359,9 @@ def test_a_trial_is_one_run(tmp_path):
 def test_the_environment_of_a_jax_package_is_that_of_the_package():
     plan = SearchPlan("ppo", SearchConfig(env="gymnax:CartPole-v1"), SMALL, {}, False, None)
     opened = []
-    real = search_worker.open_vec_env
+    real = building.open_vec_env
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_worker, "open_vec_env", lambda *a, **k: opened.append(real(*a, **k)) or opened[-1])
+        patch.setattr(building, "open_vec_env", lambda *a, **k: opened.append(real(*a, **k)) or opened[-1])
         outcome = search_worker.run_job(plan.job(0, {}, 0, 1), lambda *_: False, lambda: bool(opened))
     assert outcome.state == "stopped"
     assert type(opened[0]).__name__ == "HostedVecEnv"

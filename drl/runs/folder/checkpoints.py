@@ -4,9 +4,8 @@
 checkpoints/step_000000010000/    state.json, arrays.safetensors
 checkpoints/rows/                 the rows of a replay, which checkpoints share
 ```
-A checkpoint is written under another name and renamed when it is whole; before it is deleted it is renamed back. So a
-folder with a valid name is a whole checkpoint, whenever the process is killed. The next save removes what a killed
-process has left.
+A checkpoint is written under another name and renamed when it is whole; before it is deleted it is renamed again. So a
+folder with a valid name is a whole checkpoint, even if the process is killed. The next save removes leftovers.
 """
 
 import contextlib
@@ -35,8 +34,8 @@ class Checkpoints:
 
     def stored(self) -> list[Path]:
         """Whole checkpoints, oldest first."""
-        found = [path for path in self.folder.glob("step_*") if PATTERN.fullmatch(path.name)]
-        return [path for path in sorted(found) if path.is_dir() and is_inside(self.folder, path)]
+        paths = [path for path in sorted(self.folder.glob("step_*")) if PATTERN.fullmatch(path.name)]
+        return [path for path in paths if path.is_dir() and is_inside(self.folder, path)]
 
     def steps(self) -> list[int]:
         """The environment steps of whole checkpoints, oldest first."""
@@ -56,10 +55,7 @@ class Checkpoints:
         sync_folder(self.folder)
         for old in self.stored()[:-keep]:
             _delete(old)
-        needed: set[str] = set()
-        for kept in self.stored():
-            needed |= chunks_of(kept)
-        self.row_files.delete_others(needed)
+        self.row_files.delete_others(set[str]().union(*map(chunks_of, self.stored())))
 
     def take_over(self, other: "Checkpoints") -> None:
         """Copy the newest checkpoint of another folder, unless it is here."""
@@ -113,7 +109,7 @@ class Checkpoints:
 
 
 def _delete(path: Path) -> None:
-    """Rename first: a folder that is only half deleted must not look like a checkpoint."""
+    """Rename first: a half deleted folder must not look like a checkpoint."""
     doomed = path.with_name(f".deleted_{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     path.replace(doomed)

@@ -28,14 +28,14 @@ class RunMetrics(dict[str, list[object]]):
         return f"{plural(rows, 'row')}, {plural(len(self), 'column')}"
 
     def _repr_html_(self) -> str:
-        last = [(name, *map(_short, values[-LAST_ROWS:])) for name, values in self.items()]
+        last = [
+            # A list is, for example, of the episodes that ended.
+            (name, *(f"{len(cell)} entries" if isinstance(cell, list) else cell for cell in values[-LAST_ROWS:]))
+            for name, values in self.items()
+        ]
         shown = max(map(len, last), default=1) - 1
         title = f"{self._size()}; here the last {shown} rows, side by side"
         return html_table(["", *[""] * shown], last, title)
-
-
-def _short(value: object) -> object:
-    return f"{len(value)} entries" if isinstance(value, list) else value  # such as the episodes that ended
 
 
 @dataclass(frozen=True, repr=False)

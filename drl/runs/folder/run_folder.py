@@ -45,6 +45,7 @@ RUN_FORMAT = 2  # of run.json
 LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # neither a link nor a pipe
 _OWN: list[tuple[int, int]] = []  # lock files that this process holds
 UNFINISHED = "unfinished"  # status while a run is in progress, and for ever if its process is killed
+PARTS = ("models", "plots", "videos")
 KEPT = {"final": "agent", "best": "models/best_agent", "best-evaluated": "models/best_evaluated_agent"}
 
 
@@ -66,7 +67,7 @@ class Run:
         """A new folder, named by time and seed, with its settings."""
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         folder = new_folder(Path(results_dir) / name, f"{stamp}-s{seed}")
-        for part in ("models", "plots", "videos"):
+        for part in PARTS:
             (folder / part).mkdir()
         settings = yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode()
         write_atomically(folder / "config.yaml", settings)
@@ -86,7 +87,7 @@ class Run:
 
     @classmethod
     def reopen(cls, folder: str | Path) -> "Run":
-        """To continue a run: its folder, or that of an experiment, for its newest run."""
+        """Open a run to continue it: `folder` is a run, or an experiment for its newest run."""
         folder = find_run(folder)
         check_folder(folder, foreign="wandb")
         for file in ("metrics.jsonl", "episodes.jsonl"):
@@ -95,9 +96,9 @@ class Run:
         if os.path.lexists(folder / "progress.csv"):
             read_inside(folder, folder / "progress.csv", MOST_METRICS)
         run = cls(folder, read_record(folder))
-        for part in ("models", "plots", "videos"):
+        for part in PARTS:
             (folder / part).mkdir(exist_ok=True)
-        for part in (".", "models", "plots", "videos"):
+        for part in (".", *PARTS):
             remove_drafts(folder / part)
         shutil.rmtree(folder / ARRIVING, ignore_errors=True)
         return run
@@ -105,10 +106,7 @@ class Run:
     def note(self, **entries: object) -> None:
         """Add entries to `run.json`."""
         self.record |= entries
-        self._write_record(self.folder)
-
-    def _write_record(self, folder: Path) -> None:
-        write_sealed(folder / "run.json", {"format": RUN_FORMAT} | self.record)
+        _write_record(self.folder, self.record)
 
     def note_resumed(self, env_steps: int, inexact: str | None) -> None:
         """Record that the run continues from `env_steps`, and how exactly."""
@@ -126,30 +124,30 @@ class Run:
             trainer.load_state_dict(state)
 
     def trackers(self) -> list[Tracker]:
-        """Of every number of a log: `metrics.jsonl`, which plots are drawn from, and the table `progress.csv`."""
+        """Trackers of all metrics: `metrics.jsonl`, which plots are drawn from, and the table `progress.csv`."""
         return [JsonlTracker(self.folder / "metrics.jsonl"), CsvTracker(self.folder / "progress.csv")]
 
     @property
     def models(self) -> Path:
-        """Where plain `.pth` files go."""
+        """The folder of plain `.pth` files."""
         return self.folder / "models"
 
     def is_there(self) -> bool:
-        """Whether the folder is still where it was."""
-        return _same_file(self._lock, self.folder / ".lock")
+        """Whether the folder was neither moved nor deleted."""
+        return _is_file(self._lock, self.folder / ".lock")
 
     def moved_to(self) -> Path | None:
-        """Where the folder is now, if it was moved and the system tells."""
+        """The new place of a folder that was moved, if the system knows it."""
         with contextlib.suppress(OSError):
             lock = Path(os.readlink(f"/proc/self/fd/{self._lock}"))
-            return lock.parent if _same_file(self._lock, lock) else None
+            return lock.parent if _is_file(self._lock, lock) else None
         return None
 
     def write_into(self, folder: Path) -> None:
         """Write the settings and the record of this run into another folder, too."""
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "config.yaml", self.config)
-        self._write_record(folder)
+        _write_record(folder, self.record)
 
     def move(self, folder: Path) -> None:
         """Continue in another folder. The old one stays locked, so that nobody else continues it."""
@@ -161,6 +159,10 @@ class Run:
         lock = lock_run(self.folder)
         self._locks.callback(unlock_run, lock)
         return lock
+
+
+def _write_record(folder: Path, record: PlainDict) -> None:
+    write_sealed(folder / "run.json", {"format": RUN_FORMAT} | record)
 
 
 def read_record(folder: Path) -> PlainDict:
@@ -209,13 +211,13 @@ def is_own_config(file: object, settings: PlainDict) -> bool:
 
 def adopt_run(folder: Path, settings: PlainDict) -> None:
     """Sign a run that a node of a cluster has made for this account, if its settings are those that it was sent."""
-    found, foreign = read_started(folder)
-    left_open = ("compile",)  # which the node decides
-    if foreign is None or any(found.get(name) != value for name, value in settings.items() if name not in left_open):
+    stored, foreign = read_started(folder)
+    sent = {name: value for name, value in settings.items() if name != "compile"}  # which the node decides
+    if foreign is None or any(stored.get(name) != value for name, value in sent.items()):
         return
     record = read_record(folder)
-    record[SIGNATURE] = sign(str(record.get("config_checksum")), found)
-    write_sealed(folder / "run.json", {"format": RUN_FORMAT} | record)
+    record[SIGNATURE] = sign(str(record.get("config_checksum")), stored)
+    _write_record(folder, record)
 
 
 def _settings_of(folder: Path, record: PlainDict) -> PlainDict:
@@ -239,7 +241,7 @@ def _now() -> str:
     return datetime.datetime.now().isoformat(timespec="seconds")
 
 
-def _same_file(descriptor: int, path: Path) -> bool:
+def _is_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
@@ -247,25 +249,20 @@ def _same_file(descriptor: int, path: Path) -> bool:
 
 
 def lock_run(folder: Path) -> int:
-    """Held by the process that writes into a run's folder; it ends with the process, however that ends. Child processes
-    do not inherit it."""
+    """Lock a run's folder for this process. The lock ends with the process; child processes do not inherit it."""
     try:
         file = os.open(folder / ".lock", LOCK_FLAGS | os.O_CREAT, 0o666)
     except OSError as error:
         raise UnusableFile(f"{folder}/.lock cannot be opened: {error.strerror}") from None
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
+    if not _lock(file):
         os.close(file)
-        raise BadInput(f"{folder} is in use: another process trains it") from None
-    except OSError:
-        pass  # a file system without locks
+        raise BadInput(f"{folder} is in use: another process trains it")
     _OWN.append(_identity(os.fstat(file)))
     return file
 
 
 def unlock_run(file: int) -> None:
-    """Give back what `lock_run` gave."""
+    """Release a lock of `lock_run`."""
     _OWN.remove(_identity(os.fstat(file)))
     os.close(file)
 
@@ -282,15 +279,20 @@ def is_in_use(folder: Path) -> bool:
         file = os.open(folder / ".lock", LOCK_FLAGS)
     except OSError:
         return False
+    free = _lock(file)
+    os.close(file)
+    return not free
+
+
+def _lock(file: int) -> bool:
+    """Whether no other process holds the lock; then this one does, where the file system has locks."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        return True
+        return False
     except OSError:
         pass  # a file system without locks
-    finally:
-        os.close(file)
-    return False
+    return True
 
 
 def new_folder(parent: Path, run_id: str) -> Path:
@@ -313,48 +315,44 @@ def runs_in(experiment: Path) -> list[Path]:
 
 
 def find_agent_folder(path: str | Path, which: str | int | None = None) -> Path:
-    """The agent's folder, given that folder, its run, or an experiment: its newest run.
+    """The folder of an agent. `path` is that folder, a run, or an experiment for its newest run.
 
     `which` is final, best (by the window of training), best-evaluated, or the step of a kept checkpoint, which has no
     folder: that of the final agent. None: final, or best if the run was killed before there was one.
     """
-    given = Path(path)
+    folder = Path(path)
     if which is not None:
-        return _kept_agent(given, str(which))
-    if not given.is_dir() or os.path.lexists(given / "card.json") or (given / "agent").exists():
-        return find_agent(given)
-    if not os.path.lexists(given / "run.json") and not runs_in(given):
-        expected = f"expected {given}/card.json, {given}/agent/card.json or runs inside"
-        raise BadInput(f"{given} is not a run folder and holds no agent: {expected}")
-    run = find_run(given)
+        if os.path.lexists(folder / "card.json"):
+            raise BadInput(f"{folder} is one agent; {str(which)!r} is for a run, which keeps several")
+        run = find_run(folder)
+        kept = [name for name, place in KEPT.items() if os.path.lexists(run / place / "card.json")]
+        kept += [str(step) for step in Checkpoints(run / "checkpoints").steps()]
+        if str(which) not in kept:
+            raise BadInput(f"{run} keeps no agent {str(which)!r}; it has {', '.join(kept) or 'none'}")
+        return find_agent(run / KEPT.get(str(which), KEPT["final"]))
+    if not folder.is_dir() or os.path.lexists(folder / "card.json") or (folder / "agent").exists():
+        return find_agent(folder)
+    if not os.path.lexists(folder / "run.json") and not runs_in(folder):
+        expected = f"expected {folder}/card.json, {folder}/agent/card.json or runs inside"
+        raise BadInput(f"{folder} is not a run folder and holds no agent: {expected}")
+    run = find_run(folder)
     if not (run / "agent" / "card.json").is_file() and (run / "models" / "best_agent" / "card.json").is_file():
         return find_agent(run / "models" / "best_agent")  # killed before its first checkpoint
     return find_agent(run)
 
 
-def _kept_agent(given: Path, which: str) -> Path:
-    if os.path.lexists(given / "card.json"):
-        raise BadInput(f"{given} is one agent; {which!r} is for a run, which keeps several")
-    run = find_run(given)
-    steps = [str(step) for step in Checkpoints(run / "checkpoints").steps()]
-    there = [name for name, place in KEPT.items() if os.path.lexists(run / place / "card.json")]
-    if which not in there + steps:
-        raise BadInput(f"{run} keeps no agent {which!r}; it has {', '.join(there + steps) or 'none'}")
-    return find_agent(run / KEPT.get(which, KEPT["final"]))
-
-
 def find_run(path: str | Path) -> Path:
     """The run folder at `path`, or the newest one inside an experiment folder."""
-    given = Path(path)
-    if os.path.lexists(given / "run.json"):
-        return given
-    if runs := runs_in(given):
+    folder = Path(path)
+    if os.path.lexists(folder / "run.json"):
+        return folder
+    if runs := runs_in(folder):
         return max(runs, key=lambda run: (run / "run.json").stat().st_mtime)
-    raise BadInput(f"{given} is not a run folder: expected {given}/run.json; see `ls results/`")
+    raise BadInput(f"{folder} is not a run folder: expected {folder}/run.json; see `ls results/`")
 
 
 class NoKey(Exception):
-    """Why this account has no key."""
+    """This account has no key; the reason."""
 
 
 def sign(config_checksum: str, settings: PlainDict) -> PlainDict | None:
@@ -368,20 +366,21 @@ def sign(config_checksum: str, settings: PlainDict) -> PlainDict | None:
 
 
 def why_foreign(folder: Path, record: PlainDict, settings: PlainDict) -> str | None:
-    """Why a run does not count as one of this account; None: it does. `record` is the content of its run.json, and
-    `settings` that of the config.yaml whose checksum the record has."""
-    given, checksum = record.get(SIGNATURE), record.get("config_checksum")
-    if not isinstance(given, dict) or not isinstance(checksum, str):
+    """Why a run does not count as one of this account; None: it does. `record` is the content of its run.json,
+    `settings` that of its config.yaml."""
+    signature, checksum = record.get(SIGNATURE), record.get("config_checksum")
+    if not isinstance(signature, dict) or not isinstance(checksum, str):
         return "it has no signature of your account"
     try:
         key = account_key()
     except NoKey as error:
         return str(error)
-    if not _same(given.get("config"), _mac(key, "config", checksum)):
+    if not _same(signature.get("config"), _mac(key, "config", checksum)):
         return "your account did not start it with this config.yaml"
-    if not _same(given.get("code"), _mac(key, "code", checksum, _sources(settings))):
+    if not _same(signature.get("code"), _mac(key, "code", checksum, _sources(settings))):
         return "the files that it names are not where they were when it was started"
-    if any(_is_beside(name, folder) for name in _named_code(settings)):
+    places = [_place(name) for name in _named_code(settings)]
+    if any(place is not None and place.is_relative_to(folder.resolve().parent) for place in places):
         return "the files that it names are in its experiment folder, where files of others may arrive"
     return None
 
@@ -390,12 +389,19 @@ def _mac(key: bytes, *content: object) -> str:
     return hmac.new(key, json.dumps(["drl run", 1, *content]).encode(), hashlib.sha256).hexdigest()
 
 
-def _same(given: object, expected: str) -> bool:
-    return isinstance(given, str) and given.isascii() and hmac.compare_digest(given, expected)
+def _same(code: object, expected: str) -> bool:
+    return isinstance(code, str) and code.isascii() and hmac.compare_digest(code, expected)
 
 
 def _sources(settings: PlainDict) -> list[object]:
-    return [[name, *_source(name)] for name in _named_code(settings)]
+    """Names of code with its file and the owner of the file. Nothing is imported."""
+    sources = list[object]()
+    for name in _named_code(settings):
+        path, owner = _place(name), None
+        with contextlib.suppress(OSError):
+            owner = path.stat().st_uid if path is not None and path.is_file() else None
+        sources.append([name, str(path), owner])
+    return sources
 
 
 def _named_code(settings: PlainDict) -> list[str]:
@@ -407,21 +413,8 @@ def _named_code(settings: PlainDict) -> list[str]:
     return sorted({*names, *(f"{module}:" for module in modules)})
 
 
-def _source(name: str) -> tuple[str, int | None]:
-    """Where the code of a name is: its file, and the owner of the file. Nothing is imported."""
-    path = _place(name)
-    try:
-        return str(path), path.stat().st_uid if path is not None and path.is_file() else None
-    except OSError:
-        return str(path), None
-
-
-def _is_beside(name: str, folder: Path) -> bool:
-    path = _place(name)
-    return path is not None and path.is_relative_to(folder.resolve().parent)
-
-
 def _place(name: str) -> Path | None:
+    """The file or folder with the code of a name."""
     module = game_module(name) if name.startswith(PREFIX) else name.rpartition(":")[0]
     if module == IN_MEMORY:
         return None
@@ -431,19 +424,19 @@ def _place(name: str) -> Path | None:
         return Path(getattr(sys.modules.get(script), "__file__", None) or module).resolve()
     package = module.partition(".")[0]
     with contextlib.suppress(ImportError, ValueError, AttributeError):
-        found = importlib.util.find_spec(package)  # imports nothing for a top-level name
-        if found is not None:
-            places = [found.origin] if found.has_location else [*(found.submodule_search_locations or [])]
+        spec = importlib.util.find_spec(package)  # imports nothing for a top-level name
+        if spec is not None:
+            places = [spec.origin] if spec.has_location else [*(spec.submodule_search_locations or [])]
             return next((Path(place).resolve() for place in places if place), None)
     here = Path.cwd() / package  # searched last, as imports do
     return next((file.resolve() for file in (here / "__init__.py", here.with_suffix(".py")) if file.is_file()), None)
 
 
 def key_file() -> Path:
-    """Where the key of this account is, by the rules of XDG."""
-    given = os.environ.get("XDG_STATE_HOME", "")
+    """The file with the key of this account, by the rules of XDG."""
+    folder = os.environ.get("XDG_STATE_HOME", "")
     try:
-        state = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+        state = Path(folder) if os.path.isabs(folder) else Path.home() / ".local" / "state"
     except RuntimeError:
         raise NoKey("your account has no home folder for a key") from None
     return state / "drl" / "run_key"
@@ -473,7 +466,7 @@ def account_key(create: bool = False) -> bytes:
 
 
 def _create_key(path: Path) -> None:
-    """Whole or not at all; a process that is faster wins."""
+    """Write the key atomically; the first of several processes wins."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

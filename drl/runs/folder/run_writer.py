@@ -1,7 +1,7 @@
-"""Writing into a run's folder, whatever happens to it: a full disk, a folder that was moved or deleted.
+"""Writing into a run's folder, even if the disk is full or the folder was moved or deleted.
 
-Training never stops for it. What cannot be written there is written into another folder, `fallback_dir` or one in
-memory; as soon as the run's own folder can be written again, everything is brought back.
+Training never stops for it. If the folder cannot be written, the run is saved into another one, `fallback_dir` or one
+in memory, and moved back as soon as its own folder can be written again.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from drl.core.errors import SaveFailed
@@ -31,12 +32,19 @@ class SavingFailed(UserWarning):
 
 
 class RunWriter:
-    """Calls what writes into `run.folder`. If that raises `OSError`, the run moves to another folder."""
+    """Calls functions that write into `run.folder`. If one raises `OSError`, the run moves to another folder."""
 
-    def __init__(self, run: Run, trackers: Iterable[object], fallback_dir: str | None = None):
+    def __init__(
+        self,
+        run: Run,
+        trackers: Iterable[object],
+        fallback_dir: str | None = None,
+        held: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ):
         self.run: Run = run
         self.home: Path = run.folder
         self.fallback_dir = fallback_dir
+        self.held = held  # around every attempt: signals wait
         self.files: list[FileTracker] = [
             each for each in trackers if isinstance(each, FileTracker) and each.path.parent == run.folder
         ]
@@ -52,23 +60,24 @@ class RunWriter:
 
     def __call__(self, write: Callable[[], object], again: Callable[[], object] | None = None) -> bool:
         """Whether `write` succeeded: here, or elsewhere in a second attempt (`again`, if that differs)."""
-        try:
-            self._stay_with_folder()
-            write()
-        except OSError as error:
-            self.error = error
-            if not self._leave(error):
-                return False
+        with self.held():
             try:
-                (again or write)()
-            except OSError as later:
-                self.error = later
-                return False
-        self.error = None
-        return True
+                self._stay_with_folder()
+                write()
+            except OSError as error:
+                self.error = error
+                if not self._leave(error):
+                    return False
+                try:
+                    (again or write)()
+                except OSError as later:
+                    self.error = later
+                    return False
+            self.error = None
+            return True
 
     def finish(self) -> None:
-        """The end of a run. Raises if what it has is not on disk."""
+        """End a run. Raise if it is not completely on disk."""
         for pause in LAST_TRIES:
             if self.error is None and not self.away:
                 return
@@ -83,19 +92,19 @@ class RunWriter:
             )
 
     def _stay_with_folder(self) -> None:
-        """See whether the folder is still there."""
+        """Follow a folder that was moved; write one again that was deleted."""
         if self.away and time.monotonic() - self._tried > RETRY:
             self._go_back()
-        if not self.run.is_there():
-            moved = self.run.moved_to()
-            if moved is not None:
-                self._warn(f"{self.run.folder} was moved to {moved}; the run goes on there")
-                if not self.away:
-                    self.home = moved
-                self._follow(moved)
-            else:
-                self._warn(f"{self.run.folder} was deleted; it is written again")
-                self._move(self.run.folder)
+        if self.run.is_there():
+            return
+        if (moved := self.run.moved_to()) is None:
+            self._warn(f"{self.run.folder} was deleted; it is written again")
+            self._move(self.run.folder)
+            return
+        self._warn(f"{self.run.folder} was moved to {moved}; the run goes on there")
+        if not self.away:
+            self.home = moved
+        self._follow(moved)
 
     def _leave(self, error: OSError) -> bool:
         """Move to the fallback folder; False if that fails, too."""
@@ -103,12 +112,12 @@ class RunWriter:
             return False
         what = f"saving into {self.home} failed ({error.strerror or error}); training goes on"
         try:
-            if self.fallback_dir is not None:
-                refuge = Path(self.fallback_dir) / self.home.parent.name / self.home.name
-            else:
+            if self.fallback_dir is None:
                 self._made = Path(tempfile.mkdtemp(prefix="drl-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
-                refuge = self._made / self.home.parent.name / self.home.name
-            self._move(refuge)
+                refuge = self._made
+            else:
+                refuge = Path(self.fallback_dir)
+            self._move(refuge / self.home.parent.name / self.home.name)
         except OSError as other:
             self._warn(f"{what}, and saving is tried again. The fallback failed, too: {other}")
             return False
@@ -129,7 +138,7 @@ class RunWriter:
             shutil.rmtree(self._made or refuge)
 
     def _move(self, folder: Path) -> None:
-        """Continue in another folder with everything that can be taken along. Nothing changes if that fails."""
+        """Continue in another folder with all files that can be copied. Nothing changes if that fails."""
         self.run.write_into(folder)
         for part in TAKEN_ALONG:
             (folder / part).mkdir(exist_ok=True)
@@ -151,7 +160,7 @@ class RunWriter:
 
 
 class KeptTracker:
-    """A file tracker whose rows are never lost: they wait in memory, or go where the run goes."""
+    """A file tracker whose rows are never lost: they wait in memory, or move with the run."""
 
     def __init__(self, tracker: FileTracker, writer: RunWriter):
         self.tracker: FileTracker = tracker
@@ -193,7 +202,7 @@ class BestModelCopy:
 
 
 def _copy_missing(source: Path, target: Path) -> None:
-    """Copy what else is in a folder, such as files of the user's trackers; its checkpoints stay."""
+    """Copy all other files of a folder, such as those of the user's trackers, without its checkpoints."""
     for path in sorted(source.rglob("*")):
         relative = path.relative_to(source)
         if path.is_file() and relative.parts[0] != "checkpoints" and not (target / relative).exists():
