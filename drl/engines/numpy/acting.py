@@ -195,6 +195,9 @@ class PolicyActor(Actor):
     def dist_params(self, obs: Array) -> Array:
         """Parameters of the policy's distribution `[N, P]` for encoded observations."""
 
+    def outputs(self, obs: Array) -> Array:
+        return self.dist_params(obs)
+
     def explore_by(
         self, config: ExplorationConfig | None, model: object, probe: Callable[[], Output]
     ) -> AnyExploration | None:
@@ -237,6 +240,9 @@ class QActor(Actor):
     @abstractmethod
     def q_values(self, obs: Array, noisy: bool = False) -> Array:
         """Expected returns `[N, A]` of encoded observations; `noisy` draws new noise for noisy layers."""
+
+    def outputs(self, obs: Array) -> Array:
+        return self.q_values(obs)
 
     def explore_by(
         self, config: ExplorationConfig | None, model: object, probe: Callable[[], Output], noisy: bool
