@@ -23,7 +23,7 @@ from drl.core.contracts import (
     VecEnv,
 )
 from drl.core.errors import BadInput, NonFinite, plural
-from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log
+from drl.core.log import NO_NUMBERS, Episode, Log
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import stream_of

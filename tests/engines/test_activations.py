@@ -110,11 +110,10 @@ def test_where_it_is_not_known_an_agent_asks_for_the_module(tmp_path, monkeypatc
         load_agent(tmp_path)
 
 
-def test_a_function_without_a_module_of_its_own_has_a_name_and_the_one_of_earlier_versions():
+def test_a_function_without_a_module_of_its_own_has_a_name():
     bent = lambda x: x + 0.2 * x * x  # noqa: E731
     assert ModelConfig(activation=bent).activation == f"python:{bent.__qualname__}"
-    earlier = f"{__name__}:{bent.__qualname__}"
-    assert ACTIVATIONS[ModelConfig(activation=earlier).activation].torch is bent
+    assert ACTIVATIONS[ModelConfig(activation=bent).activation].torch is bent
 
 
 def test_a_module_of_torch_is_for_torch(tmp_path):

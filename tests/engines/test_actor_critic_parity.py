@@ -12,6 +12,7 @@ from drl.engines.jax import off_policy
 from drl.engines.jax.build import build_learner as build_jax
 from drl.engines.jax.ops import replay_rows
 from drl.engines.torch.build import build_learner as build_torch
+from drl.engines.torch.flat_optimizer import STATE
 from drl.engines.torch.models import parameters_by_name
 
 OBS = ObsSpec("box", (3,))
@@ -114,7 +115,7 @@ def test_both_engines_make_the_same_updates(algorithm, spec, network, settings, 
         (torch_learner.actor, torch_learner.actor_optimizer, state.actor_optimizer, "actor"),
     ):
         for moment in ("exp_avg", "exp_avg_sq"):
-            expected = by_name(module, optimizer, getattr(optimizer, moment), prefix)
+            expected = by_name(module, optimizer, dict(zip(STATE, optimizer.rule.state, strict=True))[moment], prefix)
             found = getattr(theirs, moment)
             assert_near({name: found[name.removeprefix("actor.")] for name in expected}, expected)
     if torch_learner.target_critics is not None:

@@ -16,6 +16,7 @@ from drl.engines.jax import on_policy
 from drl.engines.jax.algorithms import dqn
 from drl.engines.jax.model_state import ModelState
 from drl.engines.torch import models as torch_models
+from drl.engines.torch.flat_optimizer import STATE
 
 VECTOR = ObsSpec("box", (3,))
 GRID = ObsSpec("box", (2, 3))
@@ -183,9 +184,10 @@ def assert_same_learner(torch_learner, jax_learner):
     """Parameters, and what the optimizer remembers of all gradients so far."""
     optimizer, opt_state = torch_learner.optimizer, jax_learner.opt_state
     names = [name for name, p in torch_learner.model.named_parameters() if p.requires_grad]
+    moments = dict(zip(STATE, optimizer.rule.state, strict=True))
     for kind in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
         mine = getattr(opt_state, kind)
-        for name, view in zip(names, optimizer.views(getattr(optimizer, kind)), strict=True):
+        for name, view in zip(names, optimizer.views(moments[kind]), strict=True):
             if mine:  # 1e-5 of the largest entry
                 limit = 1e-5 * float(view.abs().max()) + 1e-8
                 np.testing.assert_allclose(mine[name], view.numpy(), rtol=1e-5, atol=limit, err_msg=f"{kind} {name}")
