@@ -40,6 +40,7 @@ def test_files_and_imports(script):
     assert {name: value for name, value in found.items() if value > STATIC[name]} == {}
 
 
+@pytest.mark.full
 def test_a_run_and_an_iteration(script):
     found = script.measures()
     assert {*found} == {*STATIC, *TRACED}

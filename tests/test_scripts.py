@@ -44,6 +44,7 @@ def test_a_script_resumes_its_run(tmp_path):
     assert list(result("--resume", str(run)))[1:] == whole
 
 
+@pytest.mark.full
 def test_the_readmes_python_runs(tmp_path):
     """Every python block of the README, one after the other, in one process, with small budgets."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

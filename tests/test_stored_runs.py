@@ -36,6 +36,7 @@ def test_there_is_one_of_every_kind_and_they_are_small():
     assert sum(path.stat().st_size for path in STORED.rglob("*") if path.is_file()) < 400_000
 
 
+@pytest.mark.default("ppo_torch", "sac_jax")
 @pytest.mark.parametrize("folder", NAMES, indirect=True)
 def test_a_stored_run_resumes_to_its_budget_and_is_evaluated(folder):
     before = lines(folder, "metrics.jsonl")

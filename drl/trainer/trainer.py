@@ -23,7 +23,7 @@ from drl.core.contracts import (
     VecEnv,
 )
 from drl.core.errors import BadInput, NonFinite, plural
-from drl.core.log import NO_NUMBERS, Episode, Log
+from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import stream_of
@@ -123,7 +123,7 @@ class TrainingStats:
             finished=self.finished,
         )
         self.finished, self.new_steps, self.reward_sum = [], 0, 0.0
-        numbers = {f"{group}/{name}": value for group, part in log.groups.items() for name, value in part.items()}
+        numbers = {f"{group}/{name}": value for group in GROUPS for name, value in getattr(log, group).items()}
         if bad := [name for name, value in numbers.items() if not math.isfinite(value)]:
             raise NonFinite(
                 f"{', '.join(bad)} became non-finite at environment step {log.env_steps}; "

@@ -266,6 +266,7 @@ def test_a_preset_that_breaks_in_training_has_failed(many, monkeypatch, capsys):
     assert "FAIL: ppo/CartPole-v1 breaks in training: loss is nan" in capsys.readouterr().out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("stored", "code"), [(400.0, 1), (5.0, 7)])
 def test_the_exit_code_of_all_is_that_of_the_worst(many, stored, code):
     """Without a stored result Pendulum is undecided."""

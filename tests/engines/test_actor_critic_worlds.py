@@ -274,6 +274,7 @@ def test_replay_knows_what_was_legal_before_and_after(n_step):
     assert not batch.action_mask.all()
 
 
+@pytest.mark.default("torch")
 @pytest.mark.parametrize("engine", ["torch", "jax"])
 def test_statistics_are_frozen_in_evaluation_and_saved_with_the_agent(engine, tmp_path, monkeypatch):
     update = jax.jit(lambda pure, *inputs: pure.update(*inputs), static_argnums=0, compiler_options=QUICK)

@@ -54,7 +54,7 @@ def test_the_best_return_is_as_stated():
     assert 5 * (legal * np.arange(4)).max(axis=1).mean() / 3 == pytest.approx(BEST, abs=0.01)
 
 
-@pytest.mark.default("dqn-torch-sync", "a2c-jax-sync")
+@pytest.mark.default("dqn-torch-sync")
 @pytest.mark.parametrize(
     ("algorithm", "engine", "vectorization"),
     [pytest.param(*each, marks=pytest.mark.slow if each in SLOW else ()) for each in RUNS],

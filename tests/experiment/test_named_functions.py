@@ -76,6 +76,7 @@ def test_the_config_names_the_functions(folder):
     }
 
 
+@pytest.mark.full
 def test_they_are_imported_only_if_trusted(folder, stranger):
     run = str(run_of(folder, "whole"))
     refused = command(folder, "fork", run, "--set", "gamma=0.9")

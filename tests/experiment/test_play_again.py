@@ -28,6 +28,7 @@ def trained(folder, algorithm="ppo", **settings):
     return train(Experiment.from_flat(flat, "test"), console=False).folder
 
 
+@pytest.mark.default("settings0", "settings2")
 @pytest.mark.parametrize(
     "settings",
     [

@@ -89,6 +89,7 @@ def test_trials_that_all_kill_their_worker_end_the_search(jobs, tmp_path, monkey
     tally(KIND)
 
 
+@pytest.mark.full
 def test_an_environment_that_only_this_process_knows(tmp_path, fast, capsys, tally):
     gym.register("OnlyHere-v0", entry_point=MatchEnv)
     try:

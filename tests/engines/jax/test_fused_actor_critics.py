@@ -116,6 +116,7 @@ def test_statistics_are_those_of_the_trainer(runs, case):
     assert scaler.largest / 2.0 > np.sqrt(scaler.running_stats.variance), "here the bound decides"
 
 
+@pytest.mark.full
 def test_a_noise_process_begins_anew_with_every_episode(runs):
     """Episodes of 16 steps, 8 in a learning step."""
     learner = runs("td3")[0].learner

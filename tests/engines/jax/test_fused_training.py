@@ -77,6 +77,7 @@ def test_a_seed_that_is_left_stays_as_it_is():
         assert (second.agent.model_state.host[name] != value).any()
 
 
+@pytest.mark.default("dqn")
 @pytest.mark.parametrize("algorithm", SMALL)
 def test_the_same_command_twice_gives_the_same_metrics(algorithm, tmp_path):
     made = experiment(algorithm, results_dir=str(tmp_path), **QUIET)

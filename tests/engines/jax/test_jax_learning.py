@@ -54,7 +54,7 @@ def train(algorithm, env, steps, config=None, num_envs=4, **options):
                 return trainer, log
 
 
-@pytest.mark.default("drl/TwoStepTruncated-v0-values1-dqn", "drl/TwoStepTruncated-v0-values1-ppo")
+@pytest.mark.default("drl/TwoStepTruncated-v0-values1-dqn")
 @pytest.mark.parametrize("algorithm", CONFIGS)
 @pytest.mark.parametrize(("env", "values"), [("drl/TwoStep-v0", [0.9, 1.0]), ("drl/TwoStepTruncated-v0", [9.0, 10.0])])
 def test_learns_the_values_of_a_two_step_env(algorithm, env, values):
@@ -109,6 +109,7 @@ def test_both_engines_walk_the_same_way(algorithm):
                 assert mine[name] == pytest.approx(value, rel=2e-3, abs=1e-4), name
 
 
+@pytest.mark.default("ppo", "dqn")
 @pytest.mark.parametrize("algorithm", CONFIGS)
 def test_a_checkpoint_continues_identically(algorithm, tmp_path):
     """What agent and algorithm write to disk is all they need to go on as if nothing had happened."""

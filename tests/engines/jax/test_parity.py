@@ -149,7 +149,7 @@ def put_noise(model, noise):
         buffers[name].copy_(torch.from_numpy(np.asarray(value, np.float32)))
 
 
-@pytest.mark.default("0", "2", "9", "11", "13")
+@pytest.mark.default("0", "11", "13")
 @pytest.mark.parametrize("seed", range(14))
 def test_dqn(seed, monkeypatch):
     rng = np.random.default_rng(seed)

@@ -484,6 +484,7 @@ def test_dropout_changes_updates_but_not_actions(algorithm):
     assert learners[2].learn(batch).log == learners[1].learn(batch).log
 
 
+@pytest.mark.full
 @pytest.mark.default("a2c")
 @pytest.mark.parametrize("algorithm", CASES)
 def test_dropout_in_one_program(algorithm):

@@ -87,6 +87,7 @@ def _one_truncated_row():
     )
 
 
+@pytest.mark.full
 @pytest.mark.default("ppo")
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_learns_a_continuous_target(algorithm):
