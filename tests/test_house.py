@@ -26,6 +26,16 @@ def test_file_names_are_unique_except_for_engine_twins():
     assert {name: rooms for name, rooms in doubled.items() if {*rooms} != {"twin"}} == {}
 
 
+def test_class_names_are_unique_except_for_engine_twins():
+    places = defaultdict(list)
+    for path in FILES:
+        folder = str(path.parent.relative_to(PACKAGE))
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
+            places[name].append("twin" if folder in TWINS else f"{folder}/{path.name}")
+    doubled = {name: files for name, files in places.items() if len(files) > 1}
+    assert {name: files for name, files in doubled.items() if {*files} != {"twin"}} == {}
+
+
 def test_no_code_asks_for_the_name_of_an_algorithm():
     """Only their records do, and the flat command line, which is that of DQN."""
     name = f"""["']({"|".join(ALGORITHMS)})["']"""

@@ -6,7 +6,7 @@ from drl.cli.flags import Positional
 
 
 @dataclass(frozen=True)
-class Convert:
+class ConvertCommand:
     """Write an agent for the other engine."""
 
     agent: Positional[str]  # a run, an experiment (its newest run) or an agent folder
@@ -22,7 +22,7 @@ class Convert:
 
 
 @dataclass(frozen=True)
-class Export:
+class ExportCommand:
     """Write an agent as a file for another runtime."""
 
     agent: Positional[str]  # a run, an experiment (its newest run) or an agent folder
@@ -39,7 +39,7 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Serve:
+class ServeCommand:
     """Answer observations with actions over HTTP."""
 
     agent: Positional[str]  # a run, an experiment (its newest run) or an agent folder
@@ -60,7 +60,7 @@ class Serve:
 
 
 @dataclass(frozen=True)
-class Push:
+class PushCommand:
     """Upload an agent to the Hugging Face Hub, with HF_TOKEN."""
 
     agent: Positional[str]  # a run, an experiment (its newest run) or an agent folder
@@ -75,7 +75,7 @@ class Push:
 
 
 @dataclass(frozen=True)
-class Pull:
+class PullCommand:
     """Download an agent from the Hugging Face Hub; no code is run."""
 
     repository: Positional[str]  # owner/name

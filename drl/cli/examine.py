@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class EvaluateCommand:
     """Measure or watch a trained agent."""
 
     agent: Positional[str]  # a run, an experiment (its newest run) or an agent folder
@@ -78,7 +78,7 @@ class Evaluate:
             _film(agent, env, self, folder)
 
 
-def _film(agent: Agent, env: "EnvConfig", flags: Evaluate, folder: Path) -> None:
+def _film(agent: Agent, env: "EnvConfig", flags: EvaluateCommand, folder: Path) -> None:
     from drl.agents.watch import film
 
     home = next((parent for parent in folder.parents if (parent / "run.json").is_file()), folder.parent)
@@ -90,7 +90,7 @@ def _film(agent: Agent, env: "EnvConfig", flags: Evaluate, folder: Path) -> None
         print(f"video: {path}")
 
 
-def _play(agent: Agent, env: "EnvConfig", flags: Evaluate) -> "Evaluation":
+def _play(agent: Agent, env: "EnvConfig", flags: EvaluateCommand) -> "Evaluation":
     from drl.agents.evaluation import TIME_LIMIT, Evaluation, NotEvaluated, evaluate
     from drl.agents.watch import watch
 
@@ -108,7 +108,7 @@ def _play(agent: Agent, env: "EnvConfig", flags: Evaluate) -> "Evaluation":
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayCommand:
     """Replay an episode of training exactly."""
 
     run: Positional[str]  # a run, or an experiment for its newest run
@@ -125,7 +125,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class Doctor:
+class DoctorCommand:
     """Report likely problems of an environment or a run, and what to change. Exit code 0: no problem, 1: problems were
     found, 2: bad input, 3: the run cannot be read."""
 
@@ -140,7 +140,7 @@ class Doctor:
 
     def __call__(self) -> int:
         settings = dict(vars(self), env_kwargs=plain_pairs("env_kwargs", self.env_kwargs) or None)
-        settings["wrappers"] = None if self.wrappers == Doctor.wrappers else self.wrappers
+        settings["wrappers"] = None if self.wrappers == DoctorCommand.wrappers else self.wrappers
         from drl.doctor.diagnose import doctor
 
         with _stdout_to_stderr() if settings.pop("json") else contextlib.nullcontext():

@@ -111,7 +111,7 @@ class EvaluationFlags:
 
 
 @dataclass(frozen=True)
-class SearchFlags:
+class StudyFlags:
     """Optuna."""
 
     search: bool = False  # search for better settings instead of training
@@ -135,14 +135,14 @@ GROUPS: dict[str, ConfigClass] = {
     "switches": SwitchFlags,
     "Atari": AtariFlags,
     "evaluation": EvaluationFlags,
-    "search": SearchFlags,
+    "search": StudyFlags,
     "tracking": WandbFlags,
 }
 
 
 @dataclass(frozen=True)
 class Flags(
-    WandbFlags, SearchFlags, EvaluationFlags, AtariFlags, SwitchFlags, ExplorationFlags, HyperParameters, GeneralFlags
+    WandbFlags, StudyFlags, EvaluationFlags, AtariFlags, SwitchFlags, ExplorationFlags, HyperParameters, GeneralFlags
 ):
     """All flags of `main.py`, in the order of its help."""
 

@@ -6,7 +6,7 @@ from drl.cli.flags import Positional
 
 
 @dataclass(frozen=True)
-class Plot:
+class PlotCommand:
     """Plot one run, or several in one figure."""
 
     runs: Positional[tuple[str, ...]] = ()  # run folders, or experiment folders with all their runs
@@ -25,7 +25,7 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportCommand:
     """Write an HTML page about one or more runs."""
 
     runs: Positional[tuple[str, ...]] = ()  # runs, or folders of runs
@@ -39,7 +39,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Board:
+class BoardCommand:
     """Watch runs live in a browser."""
 
     folder: Positional[str] = "results"  # a folder of runs; new runs appear automatically

@@ -100,7 +100,7 @@ def run_ablate(words: list[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Compare:
+class CompareCommand:
     """Compare algorithms by their runs."""
 
     runs: Positional[tuple[str, ...]] = ()  # a folder of runs for each algorithm
@@ -123,7 +123,7 @@ ANSWER_CODES = {PASS: 0, FAIL: 1, UNDECIDED: 7}
 
 
 @dataclass(frozen=True)
-class Reproduce:
+class ReproduceCommand:
     """Train a preset as its stored result was measured, with fresh seeds, and answer PASS (exit code 0), FAIL (1) or
     UNDECIDED (7). See docs/comparing.md for the test."""
 

@@ -117,7 +117,7 @@ def train_parser(command: str, algorithm: str, own: ConfigClass = SourceFlags) -
 
 
 @dataclass(frozen=True)
-class Resume:
+class ResumeCommand:
     """Continue runs exactly from their newest checkpoint: metrics and weights equal those of an uninterrupted run.
     For an experiment folder, all unfinished runs in it are continued."""
 
@@ -161,7 +161,7 @@ def _runs(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Fork:
+class ForkCommand:
     """Start a new run from a checkpoint of another."""
 
     run: Positional[str]  # a run folder, or an experiment folder for its newest run

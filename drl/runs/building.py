@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from drl.engines.jax.agents import JaxAgent
     from drl.engines.jax.fused.fused_trainer import FusedTrainer, SeedBatch
     from drl.engines.torch.agents import TorchAgent
-    from drl.engines.torch.compiled_update import Choice
+    from drl.engines.torch.compiled_update import CompileChoice
 
 AnyTrainer: TypeAlias = "Trainer[Batch] | FusedTrainer"
 COPIES = 4  # of every weight: itself, its gradient, two moments of the optimizer
@@ -192,15 +192,15 @@ def starting_weights(experiment: Experiment, obs_spec: ObsSpec, notes: PlainDict
     return start
 
 
-def compile_choice(experiment: Experiment, envs: VecEnv | AnyCollector, model: "nn.Module") -> "Choice":
+def compile_choice(experiment: Experiment, envs: VecEnv | AnyCollector, model: "nn.Module") -> "CompileChoice":
     """Whether the update is compiled (PyTorch engine): as the configuration says, or by the rule."""
-    from drl.engines.torch.compiled_update import Choice, choose, planned_work
+    from drl.engines.torch.compiled_update import CompileChoice, choose, planned_work
 
     run, record = experiment.run, find_algorithm(experiment.algorithm)
     if run.compile != "auto":
-        return Choice(run.compile, AS_SET)
+        return CompileChoice(run.compile, AS_SET)
     if not str(record.engines["torch"]).startswith("drl."):
-        return Choice("off", f"not measured for an algorithm of your own ({record.name})")
+        return CompileChoice("off", f"not measured for an algorithm of your own ({record.name})")
     # Steps that only reset an environment, or of agents who are out of a game, are no rows of a rollout.
     resets = envs.vectorization in ("native", "envpool", "parallel")
     steps = None if run.num_episodes else run.budget

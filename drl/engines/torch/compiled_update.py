@@ -40,7 +40,7 @@ class Work(NamedTuple):
     even: bool = True  # whether every batch has that many rows; otherwise two programs are compiled
 
 
-class Choice(NamedTuple):
+class CompileChoice(NamedTuple):
     """Whether to compile, and why."""
 
     choice: str  # on · off
@@ -66,21 +66,25 @@ def planned_work(config: Config, buffer: Config, num_envs: int, timesteps: int |
     return Work(None, 1, even=False)
 
 
-def choose(work: Work, model: nn.Module) -> Choice:
+def choose(work: Work, model: nn.Module) -> CompileChoice:
     """Compile if that saves more time than it costs the first time. With a warm cache this leaves room for errors of
     the estimate: on some machines an update saves half as much."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     tensors, weights = len(trained), sum(parameter.numel() for parameter in trained)
     if obstacle := _obstacle(work, model, weights):
-        return Choice("off", obstacle)
+        return CompileChoice("off", obstacle)
     assert work.updates is not None
     saved = work.updates * saved_seconds(tensors, work.rows)
     programs = 1 if work.even else 2
     warm, cold = programs * (WARM + WARM_PER_TENSOR * tensors), programs * (COLD + COLD_PER_TENSOR * tensors)
     what = f"{plural(work.updates, 'update')} of {work.rows:,} rows × {weights:,} weights"
     if saved > cold:
-        return Choice("on", f"{what}: saves about {saved:.0f} s, costs about {warm:.0f} s, the first time {cold:.0f} s")
-    return Choice("off", f"{what}: would save about {saved:.0f} s and cost {warm:.0f} s, the first time {cold:.0f} s")
+        return CompileChoice(
+            "on", f"{what}: saves about {saved:.0f} s, costs about {warm:.0f} s, the first time {cold:.0f} s"
+        )
+    return CompileChoice(
+        "off", f"{what}: would save about {saved:.0f} s and cost {warm:.0f} s, the first time {cold:.0f} s"
+    )
 
 
 def saved_seconds(tensors: int, rows: int) -> float:
