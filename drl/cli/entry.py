@@ -43,7 +43,7 @@ COMMANDS = {
         "say which algorithm is better, or how many seeds are needed: drl compare A/ B/",
     ),
     "reproduce": (
-        "studies:Reproduce",
+        "studies:ReproduceCommand",
         "train a preset again and check its stored result: drl reproduce ppo/CartPole-v1",
     ),
     "doctor": ("examine:DoctorCommand", "report likely problems of an environment or a run: drl doctor RUN"),
@@ -55,7 +55,7 @@ COMMANDS = {
     "serve": ("deploy:ServeCommand", "answer observations with actions over HTTP: drl serve RUN"),
     "push": ("deploy:PushCommand", "upload an agent to the Hugging Face Hub: drl push RUN owner/name"),
     "pull": ("deploy:PullCommand", "download an agent from the Hugging Face Hub: drl pull owner/name"),
-    "list": ("offers:List", "show algorithms, presets and environments"),
+    "list": ("offers:ListCommand", "show algorithms, presets and environments"),
     "completion": ("completion:run_completion", "let your shell complete commands and flags: drl completion bash"),
 }
 

@@ -27,7 +27,7 @@ FAMILIES = {"ALE/": ("ale_py", "atari")} | {prefix: (prefix[:-1], prefix[:-1]) f
 
 
 @dataclass(frozen=True)
-class List:
+class ListCommand:
     """Show algorithms, presets and environments."""
 
     sections: Positional[tuple[str, ...]] = ()  # algorithms, presets and envs; default: all three
