@@ -246,21 +246,20 @@ def four_classes() -> Drawing:
 
 def package_of(module: str) -> str:
     parts = module.split(".")[1:]
-    return "/".join(parts[:2]) if parts[:1] == ["engines"] and len(parts) > 1 else (parts or [""])[0]
+    nested = parts[:1] == ["engines"] and len(parts) > 1 or parts[:2] == ["runs", "folder"]
+    return "/".join(parts[:2]) if nested else (parts or [""])[0]
 
 
-def package_imports(root: Path) -> tuple[dict[str, list[int]], dict[str, set[str]]]:
-    """Files and lines of each package, and the packages that it imports."""
-    sizes: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+def package_imports(root: Path) -> tuple[dict[str, int], dict[str, set[str]]]:
+    """The number of files of each package, and the packages that it imports."""
+    sizes: dict[str, int] = defaultdict(int)
     imports: dict[str, set[str]] = defaultdict(set)
     for path in sorted((root / "drl").glob("*/**/*.py")):
         package = package_of(".".join(path.relative_to(root).with_suffix("").parts))
         if package == "engines/__init__":
             continue
-        text = path.read_text()
-        sizes[package][0] += 1
-        sizes[package][1] += text.count("\n")
-        for node in ast.walk(ast.parse(text)):
+        sizes[package] += 1
+        for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -286,11 +285,10 @@ def packages(root: Path = Path(__file__).parents[2]) -> Drawing:
     for package in sizes:
         layers[height(package)].append(package)
     wide, high, top = 132, 46, len(layers) - 1
-    files, lines = (sum(size[i] for size in sizes.values()) for i in (0, 1))
     d = Drawing(
         20 + max(map(len, layers.values())) * (wide + 24), 60 + (top + 1) * (high + 44), "Which package imports which"
     )
-    d.words(d.width / 2, 26, f"{len(sizes)} packages, {files} files, {lines:,} lines")
+    d.words(d.width / 2, 26, f"{len(sizes)} packages, {sum(sizes.values())} files")
     place = {}
     for layer, members in layers.items():
         left = (d.width - len(members) * (wide + 24) + 24) / 2
@@ -304,7 +302,7 @@ def packages(root: Path = Path(__file__).parents[2]) -> Drawing:
             d.path((x + wide / 2, y + high), (to_x + wide / 2, to_y))
     for package, (x, y) in place.items():
         fill = BLUE if "engines" in package else GREY if package in ("core", "algorithms") else GREEN
-        d.box(x, y, wide, high, package, fill, "{} files, {:,} lines".format(*sizes[package]))
+        d.box(x, y, wide, high, package, fill, f"{sizes[package]} files")
     return d
 
 
