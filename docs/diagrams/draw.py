@@ -246,7 +246,7 @@ def four_classes() -> Drawing:
 
 def package_of(module: str) -> str:
     parts = module.split(".")[1:]
-    nested = parts[:1] == ["engines"] and len(parts) > 1 or parts[:2] == ["runs", "folder"]
+    nested = (parts[:1] == ["engines"] and len(parts) > 1) or parts[:2] == ["runs", "folder"]
     return "/".join(parts[:2]) if nested else (parts or [""])[0]
 
 
