@@ -1,10 +1,12 @@
 """What SECURITY.md promises, tried as somebody would who sends you a folder."""
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,9 @@ import yaml
 
 import drl
 from drl.agents.load_agent import load_q_agent
+from drl.algorithms import ALGORITHMS
+from drl.cli.studies import run_search
+from drl.cli.train import read_experiment
 from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import draft_of, read_inside, stay_inside, write_atomically
@@ -21,7 +26,8 @@ from drl.core.state_files import SEAL, _checksum, write_arrays
 from drl.envs.env_config import check_trusted
 from drl.report.report_page import write_report
 from drl.runs import launch
-from drl.settings.experiment import Experiment
+from drl.settings.experiment import REACHES_OUT, Experiment, RunConfig
+from drl.settings.scaling import ScalingConfig
 from drl.tracking.plots import plot_run
 from drl.tracking.video import write_video
 
@@ -100,7 +106,7 @@ def test_a_config_does_not_import_a_module(downloaded):
     assert result.returncode == 2
     assert "drl train ppo --config config.yaml --env evil_module:CartPole-v1 (or add --trust)" in result.stderr
     assert not (folder / "ran").exists()
-    named = ("--env", "evil_module:CartPole-v1", "--quiet", "--no-video", "--no-plots")
+    named = ("--env", "evil_module:CartPole-v1", "--results-dir", "results", "--quiet", "--no-video", "--no-plots")
     assert drl_command("train", "ppo", "--config", "config.yaml", *named, cwd=folder).returncode == 0
     assert (folder / "ran").exists()
 
@@ -424,3 +430,55 @@ def test_what_is_inside_is_written_and_read(tmp_path):
         read_inside(tmp_path / "other", inside)
     with pytest.raises(UnusableFile, match="more than the 0 that are read"):
         read_inside(tmp_path / "run", inside, most=0)
+
+
+REACHING = {
+    "cluster": "127.0.0.1:9", "fallback_dir": "elsewhere", "results_dir": "elsewhere", "from_agent": "elsewhere",
+    "wandb_project": "theirs", "mlflow_experiment": "theirs",
+}  # fmt: skip
+WITHIN = """
+    activation actor_q backbone backbone_kwargs baseline clip_range_schedule compile device distribution distributional
+    engine entropy_coef_schedule env env_kwargs epsilon_schedule freeze group head her info_keys init
+    learning_rate_schedule license loss name noise noise_sigma_schedule optimizer optimizer_kwargs plugins recurrent
+    target_q vectorization wrappers
+"""
+
+
+def test_every_setting_with_text_is_classified():
+    """A new one either reaches out of the run's folder, and goes into `REACHES_OUT`, or it does not, and goes here."""
+    kinds = {RunConfig, ScalingConfig}.union(*(record.parts.values() for record in ALGORITHMS.values()))
+    texts = {name for kind in kinds for name, hint in typing.get_type_hints(kind).items() if "str" in str(hint)}
+    assert texts - {"RULES"} == {*WITHIN.split()} | REACHES_OUT.keys()
+    assert REACHING.keys() | {"results_url"} == REACHES_OUT.keys()
+
+
+@pytest.mark.parametrize("name", REACHING)
+def test_a_file_cannot_make_a_run_reach_out(downloaded, name, monkeypatch):
+    monkeypatch.chdir(downloaded.parent)
+    value = REACHING[name]
+    Path("theirs.yaml").write_text(yaml.safe_dump({name: value}))
+    flag = f"--{name.replace('_', '-')}"
+    command = ["ppo", "--config", "theirs.yaml"]
+    with pytest.raises(BadInput, match=f"sets {name} to .* type: drl train ppo --config theirs.yaml {flag}"):
+        read_experiment(command[0], command[1:])
+    with pytest.raises(BadInput, match=f"theirs.yaml sets {name} to .* add --trust"):
+        run_search(command)
+    for typed in ([flag, value], ["--trust"]):
+        read_experiment("ppo", [*command[1:], *typed])
+    with pytest.raises(BadInput, match=f"sets {name}"):
+        drl.train("ppo", config="theirs.yaml", console=False)
+    settings = yaml.safe_load((downloaded / "config.yaml").read_text()) | {"results_dir": "results", name: value}
+    content = yaml.safe_dump(settings).encode()
+    (downloaded / "config.yaml").write_bytes(content)
+    record = json.loads((downloaded / "run.json").read_text())
+    record |= {"config_checksum": hashlib.sha256(content).hexdigest(), "status": "interrupted"}
+    (downloaded / "run.json").write_text(json.dumps(record | {SEAL: _checksum(record)}, indent=2) + "\n")
+    if name == "results_dir":  # it stays in its own folder
+        assert launch.experiment_of(downloaded, trust=False).run.results_dir == "results"
+        return
+    for call in (drl.resume, lambda run: drl.fork(run, {"total_timesteps": 128})):
+        with pytest.raises(BadInput, match=f"config.yaml sets {name} to .*add --trust"):
+            call(downloaded)
+    launch.experiment_of(downloaded, trust=False, given=[name])
+    launch.experiment_of(downloaded, trust=True)
+    assert not Path("elsewhere").exists()

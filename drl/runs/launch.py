@@ -5,7 +5,7 @@ import importlib.util
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from drl.runs.many_runs import train_in_processes
 from drl.runs.session import DOES_NOT_FIT, Origin, Session, drive, say, sync_points
 from drl.runs.stages import BestModel
 from drl.runs.stop_signals import StopSignals
-from drl.settings.experiment import Experiment, RunConfig
+from drl.settings.experiment import Experiment, RunConfig, check_reach
 from drl.tracking.console import ConsoleTracker, QuietConsole
 from drl.tracking.files import EPISODES, EpisodeTracker, read_metrics
 from drl.tracking.guarded import Board, InThread
@@ -91,7 +91,7 @@ def resume(
     """
     folder = find_run(folder_of(folder))
     _name_again(folder, env, wrappers)
-    experiment = experiment_of(folder, trust)
+    experiment = experiment_of(folder, trust, scaling or ())
     if scaling:
         experiment = Experiment.from_flat(experiment.to_flat() | dict(scaling), f"drl resume {folder}")
         if scaling.get("cluster") and experiment.scaling.runs_elsewhere:
@@ -147,7 +147,7 @@ def fork(
     _name_again(folder, env, wrappers)
     if kept := [name for name in changes if name in KEPT_BY_FORKS]:
         raise BadInput(f"a fork cannot change {', '.join(kept)}: its first state belongs to them")
-    settings = experiment_of(folder, trust).to_flat() | {"name": folder.parent.name}
+    settings = experiment_of(folder, trust, changes).to_flat() | {"name": folder.parent.name}
     settings |= {"results_dir": str(folder.parent.parent)} | changes
     experiment = Experiment.from_flat(settings, f"drl fork {folder}")
     checkpoints = Checkpoints(folder / "checkpoints")
@@ -279,9 +279,10 @@ def _resume_seeds(folder: Path, experiment: Experiment, console: bool) -> list[F
     return _train_seeds(replace(experiment, run=replace(experiment.run, seeds=seeds)), runs, console)
 
 
-def experiment_of(folder: Path, trust: bool) -> Experiment:
-    """Return the settings of a run. Modules that they name are imported only if they are registered or trusted, or if
-    this account started the run."""
+def experiment_of(folder: Path, trust: bool, given: Collection[str] | None = ()) -> Experiment:
+    """Return the settings of a run. Unless they are trusted or this account started the run, modules that they name are
+    imported only if they are registered, and settings that reach outside of the run's folder are refused if they are
+    not `given` by the user. None: the caller uses none of these."""
     file = folder / "config.yaml"
     settings, foreign = read_started(folder)
     plugins = settings.get("plugins") or []
@@ -293,6 +294,9 @@ def experiment_of(folder: Path, trust: bool) -> Experiment:
             what = f"the plugins {', '.join(plugins)}, and importing them runs their code ({foreign})"
             raise BadInput(f"{file} names {what}; if you trust them, add --trust")
         check_trusted(str(settings.get("env")), settings.get("wrappers") or (), str(file), why=foreign)
+        settings = settings | {"results_dir": RunConfig.results_dir}  # the run stays in its folder
+        if given is not None:
+            check_reach(settings, given, str(file))
     import_plugins(plugins)
     try:
         return Experiment.from_flat(settings, str(file))

@@ -84,7 +84,7 @@ def replay(
     from drl.runs.launch import experiment_of
 
     folder = find_run(folder_of(run))
-    config = experiment_of(folder, trust).run
+    config = experiment_of(folder, trust, given=None).run
     recorded = read_episode(folder, str(episode))
     played = recorded.played
     result = Replay(

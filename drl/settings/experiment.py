@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -45,6 +45,17 @@ OF_A_RUN = """
     checkpoint_minutes keep_checkpoints num_checkpoints tensorboard plots video quiet log_every results_url
     cpus_per_run gpus_per_run
 """
+
+# Settings that connect, write or read outside of the run's folder. A file that is not trusted may not set them.
+REACHES_OUT = {
+    "cluster": "connects to a Ray cluster, whose answers run code",
+    "results_url": "copies the run to another place",
+    "results_dir": "writes to another folder",
+    "fallback_dir": "writes to another folder",
+    "from_agent": "reads another folder",
+    "wandb_project": "sends the run to Weights & Biases",
+    "mlflow_experiment": "sends the run to MLflow",
+}
 
 _FOLDER = re.compile(r"[^/\\\0]*[^/\\\0\s.][^/\\\0]*")
 FOLDER_NAME = Rule(
@@ -299,6 +310,19 @@ def _takes_functions(kind: type, name: str) -> bool:
     """Whether a setting accepts a user's function: activation, initialization, optimizer, rate or schedule."""
     rate = f"{name.removesuffix('_start')}_schedule"
     return name in ("activation", "init", "optimizer") or name.endswith("_schedule") or hasattr(kind, rate)
+
+
+def check_reach(settings: PlainDict, given: Collection[str], source: str, command: str | None = None) -> None:
+    """Raise if a file that is not trusted has a setting of `REACHES_OUT` that is not among the `given` ones. `command`
+    is what to type in front of the flag; None: only `--trust` helps."""
+    for name, effect in REACHES_OUT.items():
+        default = RunConfig.results_dir if name == "results_dir" else None
+        value = settings.get(name, default)
+        if value != default and name not in given:
+            typed = f"type: {command} --{name.replace('_', '-')} {shown(value)}, or " if command else ""
+            raise BadInput(
+                f"{source} sets {name} to {shown(value)}, which {effect}; if you want that, {typed}add --trust"
+            )
 
 
 def changed_settings(before: PlainDict, now: PlainDict) -> str:

@@ -12,7 +12,7 @@ from drl.core.specs import PlainDict
 from drl.envs.env_config import AnyEnv, as_config, check_trusted, given_vector
 from drl.envs.env_names import WrapperLike
 from drl.envs.spaces import EnvKwargs
-from drl.settings.experiment import Experiment, RunConfig, read_yaml
+from drl.settings.experiment import Experiment, RunConfig, check_reach, read_yaml
 from drl.settings.presets import load_preset, one_budget, one_schedule
 
 
@@ -82,6 +82,7 @@ def merge_layers(
     if not file.trusted:
         wrappers = () if "wrappers" in given else from_file.get("wrappers") or ()
         check_trusted("" if "env" in given else env, wrappers, file.source, file.command)
+        check_reach(from_file, given, file.source, file.command)
     if given.get("log_every") and given.get("quiet"):
         raise BadInput("log_every prints during training and quiet prints one line at the end; give one of them")
     name = preset if isinstance(preset, str) else None
