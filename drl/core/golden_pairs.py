@@ -42,7 +42,10 @@ class Acting(Protocol):
     recurrent: bool  # whether it has an `rnn_state`; then `begin` must be called when episodes begin
     rnn_state: Array | None  # [N, S] of N environments; evaluation replaces it temporarily
     golden_inputs: GoldenInputs | None  # observations whose actions are stored with it; None: random ones
-    distribution: Distribution | None  # of its policy; None: it acts by action values
+
+    @property
+    def distribution(self) -> Distribution | None:
+        """The distribution of its policy; None: it acts by action values."""
 
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
         """Return actions in the policy's units for a batch of encoded observations."""
