@@ -115,13 +115,17 @@ def test_environments_of_known_packages_need_no_word():
     check_trusted("CartPole-v1", (), "card.json", "drl evaluate x")
     check_trusted("gymnasium:CartPole-v1", (), "card.json", "drl evaluate x")
     check_trusted("drl.envs:MovieRec-v1", (), "card.json", "drl evaluate x")
-    check_trusted("brax:ant", (), "card.json", "drl evaluate x")
-    check_trusted("gymnax:CartPole-v1", (), "card.json", "drl evaluate x")
     check_trusted("gymnasium.envs.classic_control:CartPoleEnv", ("TimeLimit:max_episode_steps=9",), "card.json")
     check_trusted("drl.games.ipd.ipd_env:IteratedPrisonersDilemmaEnv", ("gymnasium.wrappers:ClipReward",), "card.json")
     for unknown in ("os:CartPole-v1", "gymnasium_evil:X-v0", "antigravity:X-v0"):
         with pytest.raises(BadInput, match="runs its code"):
             check_trusted(unknown, (), "card.json", "drl evaluate x")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["brax:ant", "gymnax:CartPole-v1"])
+def test_environments_of_the_extras_need_no_word(name):
+    check_trusted(name, (), "card.json", "drl evaluate x")
 
 
 @pytest.mark.parametrize(

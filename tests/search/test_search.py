@@ -356,6 +356,7 @@ def test_a_trial_is_one_run(tmp_path):
             run(tmp_path, settings={name: value})
 
 
+@pytest.mark.full
 def test_the_environment_of_a_jax_package_is_that_of_the_package():
     plan = SearchPlan("ppo", SearchConfig(env="gymnax:CartPole-v1"), SMALL, {}, False, None)
     opened = []

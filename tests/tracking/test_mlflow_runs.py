@@ -96,6 +96,7 @@ def log(step, **learn):
     return Log(env_steps=step, episodes=1, learning_steps=step, learn=learn)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("status", "theirs"), [("finished", "FINISHED"), ("interrupted", "KILLED"), (None, "FAILED")])
 def test_rows_go_together_and_a_run_ends_as_it_did(tmp_path, client, status, theirs):
     (tmp_path / "plots").mkdir()
@@ -115,6 +116,7 @@ def test_rows_go_together_and_a_run_ends_as_it_did(tmp_path, client, status, the
     assert client.ends == [theirs]
 
 
+@pytest.mark.full
 def test_a_transaction_is_never_too_large(tmp_path, client):
     tracker = make(tmp_path)
     for step in range(300):
@@ -124,6 +126,7 @@ def test_a_transaction_is_never_too_large(tmp_path, client):
     assert sum(len(batch) for batch in client.batches) == 300 * 22
 
 
+@pytest.mark.full
 def test_a_store_that_cannot_be_used_costs_its_own_output_only(tmp_path, monkeypatch):
     monkeypatch.setattr(mlflow_runs, "PAUSES", ())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://at.all")

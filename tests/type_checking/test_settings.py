@@ -28,6 +28,7 @@ RUN = {"num_envs": 1, "total_timesteps": 32, "rollout_length": 16, "minibatches"
 RUN |= {"video": False, "plots": False, "tensorboard": False, "evaluation_episodes": 1}
 
 
+@pytest.mark.full
 def test_the_file_is_what_the_configs_say():
     """In a process of its own: other tests register parts."""
     command = [sys.executable, "-c", "from drl.cli.settings_text import text; print(text(), end='')"]
