@@ -51,7 +51,8 @@ class RolloutBuffer(OnPolicyBuffer):
     (16, 2, 4)
     """
 
-    size_setting, unit = "rollout_length", " steps"
+    size_setting: str = "rollout_length"
+    unit: str = " steps"
     takes_sequences = True
 
     def __init__(self, envs: ManySpecs, length: int = 128):
@@ -145,7 +146,7 @@ class EpisodeBuffer(OnPolicyBuffer):
     so some of their rows come from the policy before the last update.
     """
 
-    size_setting = "episodes_per_step"
+    size_setting: str = "episodes_per_step"
     first_update: int = 1  # an episode has at least one step
 
     def __init__(self, envs: ManySpecs, num_episodes: int = 1):

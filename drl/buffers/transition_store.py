@@ -114,7 +114,7 @@ class PackedStore(Store):
     Integers up to 2^24 are exact in float32; actions are far smaller.
     """
 
-    ROWS = ("rows",)
+    ROWS: tuple[str, ...] = ("rows",)
 
     def __init__(self, capacity: int, batch_size: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.capacity = capacity
@@ -151,7 +151,7 @@ class FrameStore(Store):
     If episodes are so short that frames are overwritten too soon, the oldest transitions are no longer `alive`.
     """
 
-    ROWS = ("action", "numbers", "env", "place", "next_place")
+    ROWS: tuple[str, ...] = ("action", "numbers", "env", "place", "next_place")
 
     def __init__(self, capacity: int, num_envs: int, stack: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.capacity: int = capacity
@@ -229,7 +229,7 @@ class FrameStore(Store):
 class FieldStore(Store):
     """Observations with several parts, unchanged: images stay uint8."""
 
-    ROWS = ("obs", "next_obs", "action", "numbers")
+    ROWS: tuple[str, ...] = ("obs", "next_obs", "action", "numbers")
 
     def __init__(self, capacity: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.obs: Array = np.zeros(capacity, obs_spec.dtype)

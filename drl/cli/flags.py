@@ -26,8 +26,8 @@ OTHER_NAMES = {"backbone": "--network", "from_agent": "--from"}
 ON_AND_OFF = {"compile": ("on", "off")}  # of settings with words: what --NAME alone and --no-NAME stand for
 ONE_ENTRY = {"wrappers": "wrapper"}  # lists that a repeated flag fills, too
 EXTENDED = {"set"}  # lists that a repeated flag extends; of other flags, the last one counts
-METAVARS = {str: "STR", int: "INT", float: "FLOAT", bool: "True|False"}
-EXPECTED = {int: "a whole number", float: "a number", bool: "True or False"}
+METAVARS: dict[type, str] = {str: "STR", int: "INT", float: "FLOAT", bool: "True|False"}
+EXPECTED: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False"}
 ALONE = object()  # a flag without its optional value
 WRAPPER = "NAME, module:NAME or file.py:NAME, optionally with :k=v,k=v"
 
@@ -88,7 +88,8 @@ class Switch(argparse.Action):
 
     def __init__(self, option_strings: Sequence[str], dest: str, on: object, off: object, **options: Any):
         super().__init__(option_strings, dest, **options)
-        self.on, self.off = on, off
+        self.on: object = on
+        self.off: object = off
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, flag: str | None = None
@@ -119,7 +120,8 @@ class Parser(argparse.ArgumentParser):
             formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=26),
         )
         self._negative_number_matcher = re.compile(r"-(\d|\.\d|inf|nan)")  # argparse's own lacks -1e3 and -inf
-        self.separator, self.explain = separator, explain
+        self.separator: str = separator
+        self.explain: Explain | None = explain
         self.defaults: PlainDict = {}  # shown in place of those of the classes
         self.added: dict[str, tuple[argparse.Action, ConfigClass, object]] = {}  # with the default
         for title, kind in groups.items():
@@ -204,7 +206,7 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """Return the page of `--help`, with the comments of the fields."""
         words = [action.metavar for action, _, _ in self.added.values() if not action.option_strings]
-        self.usage = " ".join([self.prog, "[OPTIONS]", *map(str, words)])
+        self.usage: str | None = " ".join([self.prog, "[OPTIONS]", *map(str, words)])
         for name, (action, kind, own) in self.added.items():
             default = self.defaults.get(name, own)
             shown_default = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)

@@ -98,7 +98,11 @@ def _share(time: float, over: float) -> float:
 
 
 FUNCTIONS: dict[str, Values] = {}  # of users, by name
-SHAPES = {"linear": Linear, "cosine": Cosine, "exponential": Exponential}
+SHAPES: dict[str, type[Linear | Cosine | Exponential]] = {
+    "linear": Linear,
+    "cosine": Cosine,
+    "exponential": Exponential,
+}
 RATE_SHAPES = ("auto", "constant", "linear", "cosine")  # auto: linear if there is an end, else constant
 EPSILON_SHAPES = ("exponential", "linear", "cosine", "constant")
 

@@ -332,7 +332,7 @@ class CountedVecEnv(VecEnv):
 
     def load_state_dict(self, state: StateDict) -> str | None:
         self.stats.load_state_dict(state)
-        self.action_mask = self.stats.action_mask
+        self.action_mask: Array | None = self.stats.action_mask
         why = self._restore(state)
         if why is not None or self.stats.obs is None:  # new episodes begin, with the same changes
             self.recorded.set_all(partial(self._access, "set"))

@@ -53,7 +53,8 @@ class ParallelVecEnv(CountedVecEnv):
     target_name = "copy"
 
     def __init__(self, game_fns: Sequence[Callable[[], ParallelGame]], seed: int, env_id: str, stream: str = "world"):
-        self.targets = self.games = make_all(game_fns, env_id)
+        self.games: list[ParallelGame] = make_all(game_fns, env_id)
+        self.targets: Sequence[object] = self.games
         self.env_id = env_id
         try:
             self.agents: list[str] = _agents(self.games, env_id)

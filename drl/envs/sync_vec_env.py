@@ -39,7 +39,8 @@ class SyncVecEnv(ReplayableVecEnv):
         stream: str = "world",
         first_index: int = 0,  # of these environments, where they are some of many
     ):
-        self.targets = self.envs = make_all(env_fns, env_id)
+        self.envs: list[GymEnv] = make_all(env_fns, env_id)
+        self.targets: Sequence[object] = self.envs
         self.num_envs: int = len(self.envs)
         first = self.envs[0]
         self.env_id: str = env_id or (first.spec.id if first.spec else type(first.unwrapped).__name__)

@@ -19,7 +19,7 @@ from drl.engines.jax.layers import Tree, noise_for, part
 from drl.engines.jax.model_state import ModelState, by_name, from_names
 from drl.engines.jax.models import AnyModel, Model, Output, PolicyValueModel, QHead, architecture_of, is_plain
 from drl.engines.numpy.acting import ModelAgent, PolicyActor, QActor
-from drl.engines.numpy.exploration import ExplorationConfig
+from drl.engines.numpy.exploration import AnyExploration, ExplorationConfig
 from drl.engines.numpy.model_kinds import check_parameters
 from drl.engines.numpy.networks import AnyLayer, PolicyNet, as_rows, mlp_forward, policy_net, q_net, value_layers
 
@@ -71,7 +71,7 @@ class PolicyAgent(PolicyActor, JaxAgent):
 
     def take(self, model: ModelState, exploration: ExplorationConfig | None) -> None:
         self.model_state = model
-        self.exploration = self.explore_by(exploration, model.model, self.probe)
+        self.exploration: AnyExploration | None = self.explore_by(exploration, model.model, self.probe)
         self._policy = model.derived(_numpy_policy)
         self._critic = model.derived(_numpy_critic)
 
@@ -99,7 +99,7 @@ class QAgent(QActor, JaxAgent):
     def take(self, model: ModelState, exploration: ExplorationConfig | None) -> None:
         self.model_state = model
         noisy = bool(noise_for(model.params, np.zeros))
-        self.exploration = self.explore_by(exploration, model.model, self.probe, noisy)
+        self.exploration: AnyExploration | None = self.explore_by(exploration, model.model, self.probe, noisy)
         self._config = _numpy_config(model.model)
         self._mean = model.derived(lambda state: q_net(state.host, self._config) if self._config else None)
 

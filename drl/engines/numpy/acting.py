@@ -207,7 +207,7 @@ class PolicyActor(Actor):
             require_variant("PolicyAgent", "policy_value", "q_value")
         self.distribution = distribution_of(model, self.action_spec)
         answered = answered_variant(probe(), self.distribution.num_params, acts_by="policy")
-        self.has_value = answered == "policy_value"
+        self.has_value: bool = answered == "policy_value"
         self.variant = getattr(model, "variant", answered)  # a plugin's model may name its own
         return make_exploration(config or default_exploration(self.variant, self.distribution), self.action_spec)
 
@@ -268,7 +268,8 @@ class NumpyPolicyAgent(PolicyActor):
 
     def __init__(self, stored: StoredAgent, config: ModelConfig | ActorCriticConfig):
         super().__init__(stored, stored.normalizer, np.random.default_rng())
-        self.variant, self.distribution = stored.variant, stored.distribution
+        self.variant: str = stored.variant
+        self.distribution: Distribution = stored.distribution
         self.has_value: bool = stored.variant == "policy_value"
         self._policy = policy_net(stored.params, config.activation)
         self._critic = value_layers(stored.params, config.activation) if self.has_value else []

@@ -16,7 +16,7 @@ from drl.core.state_files import seal_pth
 from drl.core.variants import PROBES
 from drl.engines.numpy.acting import ModelAgent, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose
-from drl.engines.numpy.exploration import ExplorationConfig
+from drl.engines.numpy.exploration import AnyExploration, ExplorationConfig
 from drl.engines.torch.actor_critics import ActorCritic
 from drl.engines.torch.layers import dropout_parts, noisy_layers, resample
 from drl.engines.torch.models import (
@@ -125,7 +125,7 @@ class PolicyAgent(PolicyActor, TorchAgent):
 
     def take(self, model: nn.Module, exploration: ExplorationConfig | None) -> None:
         super().take(model, exploration)
-        self.exploration = self.explore_by(exploration, model, self._probe)
+        self.exploration: AnyExploration | None = self.explore_by(exploration, model, self._probe)
         actor = model.actor if type(model) is ActorCritic else model
         self._policy = NumpyViews(actor, policy_views)
         self._memory = NumpyViews(model, recurrent_views)
@@ -175,7 +175,7 @@ class QAgent(QActor, TorchAgent):
     def take(self, model: nn.Module, exploration: ExplorationConfig | None) -> None:
         super().take(model, exploration)
         self._noisy = noisy_layers(model)
-        self.exploration = self.explore_by(exploration, model, self._probe, bool(self._noisy))
+        self.exploration: AnyExploration | None = self.explore_by(exploration, model, self._probe, bool(self._noisy))
         self._net = NumpyViews(model, q_views)
 
     def q_values(self, obs: Array, noisy: bool = False) -> Array:

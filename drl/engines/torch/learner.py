@@ -57,7 +57,7 @@ class Learner(ScheduledRates):
         self.action_spec: ActionSpec = getattr(specs, "action_spec", cast("ActionSpec", specs))
         self.device: torch.device = next(model.parameters()).device
         # Rates are tensors, not floats: a compiled update takes new values without a new program.
-        self.as_number = partial(torch.tensor, device=self.device)
+        self.as_number: Callable[[float], Tensor] = partial(torch.tensor, device=self.device)
         self.rng: np.random.Generator = rng or stream_of(specs, "learner")
         self.learning_rate = schedule_of(self.config, "learning_rate")
         self.schedules: dict[str, Schedule] = {rate: schedule_of(self.config, rate) for rate in self.RATES}
